@@ -392,6 +392,23 @@ ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatI
   return prompt;
 }
 
+std::string PathParameter(const HttpRequest& request, std::string_view route) {
+  const std::string_view path = request.path;
+  if (path.size() <= route.size() + 1) return "";
+  std::string text;
+  for (size_t i = route.size() + 1; i < path.size(); ++i) {
+    const char* end = path.data() + std::min(i + 3, path.size());
+    unsigned byte = 0;
+    if (path[i] == '%' && end - (path.data() + i) == 3 && std::from_chars(end - 2, end, byte, 16).ptr == end) {
+      text += static_cast<char>(byte);
+      i += 2;
+    } else {
+      text += path[i];
+    }
+  }
+  return text;
+}
+
 void Start(const Api& api, const ExchangePtr& exchange, const std::shared_ptr<Job>& job) {
   job->id = exchange->request().id;
   job->tenant = TenantOf(api, exchange->request());

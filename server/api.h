@@ -130,6 +130,9 @@ RenderedPrompt RenderChat(const Api& api, const ChatInput& input);
 ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatInput& input);
 ChatRequest ToChatRequest(const ChatInput& input);
 
+// What follows `route` and a slash in the request's path, with %XX decoded: clients write a name's slash as %2F.
+std::string PathParameter(const HttpRequest& request, std::string_view route);
+
 // Whose prefix cache a request uses.
 std::string TenantOf(const Api& api, const HttpRequest& request);
 

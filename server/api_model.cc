@@ -68,10 +68,7 @@ SamplingParams ReadDefaultSampling(const std::string& model_dir) {
 }
 
 void ServeModels(const Api& api, const ExchangePtr& exchange) {
-  constexpr std::string_view kPrefix = "/v1/models";
-  const std::string& path = exchange->request().path;
-  if (path.size() > kPrefix.size() + 1) {
-    const std::string wanted = path.substr(kPrefix.size() + 1);
+  if (const std::string wanted = PathParameter(exchange->request(), "/v1/models"); !wanted.empty()) {
     if (!IsModelName(api.options, wanted)) throw NoSuchModel(api.options, wanted);
     return exchange->Respond(200, "application/json", Dump(ModelToJson(api, wanted)));
   }

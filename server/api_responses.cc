@@ -335,10 +335,7 @@ std::string ItemsToKeep(const Json& before, const Fields& fields) {
 }
 
 // Of a request for /v1/responses/ID.
-std::string WantedResponse(const ExchangePtr& exchange) {
-  constexpr std::string_view kPrefix = "/v1/responses/";
-  return exchange->request().path.substr(kPrefix.size());
-}
+std::string WantedResponse(const ExchangePtr& exchange) { return PathParameter(exchange->request(), "/v1/responses"); }
 
 ApiError NoSuchResponse(const std::string& id) {
   return {404, "there is no response '" + id + "' here", "response_id"};

@@ -26,6 +26,19 @@ bool IsUsableId(std::string_view id) {
   });
 }
 
+// Host and path of "http://host/path", as a client writes it that takes the server for a proxy: this host counts then,
+// not the header's (RFC 9112, 3.2.2). Of a path alone the host is empty.
+std::pair<std::string_view, std::string_view> SplitTarget(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (LowerAscii(target.substr(0, scheme.size())) != scheme) continue;
+    target.remove_prefix(scheme.size());
+    const size_t end = std::min(target.find_first_of("/?"), target.size());
+    const std::string_view path = target.substr(end);
+    return {target.substr(0, end), path.starts_with('/') ? path : "/"};
+  }
+  return {"", target};
+}
+
 }  // namespace
 
 std::string IdSource::Next() {
@@ -261,13 +274,14 @@ HttpRequest Connection::ReadHead() const {
   const auto& message = parser_->get();
   HttpRequest head;
   head.method = std::string(message.method_string()).substr(0, kMaxMethod);
-  const std::string target(message.target());
+  const auto [host, target] = SplitTarget({message.target().data(), message.target().size()});
   const size_t question = target.find('?');
   head.path = target.substr(0, question);
   if (question != std::string::npos) head.query = target.substr(question + 1);
   for (const auto& field : message) {
+    const bool replaced = field.name() == http::field::host && !host.empty();
     head.headers.emplace_back(LowerAscii({field.name_string().data(), field.name_string().size()}),
-                              std::string(field.value()));
+                              replaced ? std::string(host) : std::string(field.value()));
   }
   head.peer = peer_;
   head.reserved = reserved_;

@@ -148,6 +148,13 @@ class Framing(ServerTestCase):
             self.refused(self.server.post(path, " \n"), 400, "the body is empty; expected a JSON object")
         self.refused(self.server.post("/v1/chat/completions", {"messages": [{"content": "x"}]}), 400, "messages[0].role is missing")
 
+    def test_a_target_may_name_the_host(self):
+        get = lambda target, host: self.raw(b"GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (target, host))  # noqa: E731
+        self.assertTrue(get(b"http://127.0.0.1/v1/models?x=1", b"elsewhere.example").startswith(b"HTTP/1.1 200 "))
+        self.assertTrue(get(b"HTTP://localhost:80/health", b"localhost").startswith(b"HTTP/1.1 200 "))
+        self.assertTrue(get(b"http://localhost", b"localhost").startswith(b"HTTP/1.1 200 "))  # the page
+        self.assertTrue(get(b"http://elsewhere.example/v1/models", b"127.0.0.1").startswith(b"HTTP/1.1 403 "))
+
     def test_request_ids(self):
         self.assertEqual(self.server.get("/health", **{"X-Request-ID": "abc-1"}).headers["x-request-id"], "abc-1")
         made = [self.server.get("/health", **{"X-Request-ID": bad}).headers["x-request-id"] for bad in ["", "a b", "x" * 200]]

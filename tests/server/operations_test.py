@@ -350,10 +350,15 @@ class Manifests(unittest.TestCase):
 
 
 class Names(ServerTestCase):
-    FLAGS = ["--served-model-name", "one", "--served-model-name", "two", "--strict-model"]
+    FLAGS = ["--served-model-name", "one", "--served-model-name", "two", "--served-model-name", "org/V4 Ü%", "--strict-model"]
+
+    def test_names_in_paths_may_be_encoded(self):
+        for path in ["org/V4%20%C3%9C%25", "org%2FV4%20%c3%9c%25", "org%2fV4%20%C3%9C%"]:
+            self.assertEqual(self.server.get("/v1/models/" + path).json["id"], "org/V4 Ü%", path)
+        self.refused(self.server.get("/v1/models/three%2fx"), 404, "'three/x'")
 
     def test_several_names(self):
-        self.assertEqual([m["id"] for m in self.server.get("/v1/models").json["data"]], ["one", "two"])
+        self.assertEqual([m["id"] for m in self.server.get("/v1/models").json["data"]], ["one", "two", "org/V4 Ü%"])
         self.assertEqual(self.server.get("/v1/models/two").json["root"], "one")
         for name in ["one", "two"]:
             self.assertEqual(self.chat(model=name, max_tokens=1)["model"], "one")
