@@ -269,11 +269,7 @@ void ServeChatRender(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
   const Fields fields(document.root(), "", &kChatRenderBody);
   CheckModel(api, fields);
-  GenerationParams params;
-  std::vector<std::string> custom_tools;
-  ChatInput input = ReadChatInput(api, fields, &params, &custom_tools);
-  input.schema = ReadResponseFormat(fields).shown;
-  const RenderedPrompt prompt = RenderChat(api, input);
+  const RenderedPrompt prompt = RenderChat(api, ReadChatToEncode(api, fields));
   const EncodeOptions options = EncodeOptionsOf(prompt, api.options.special_tokens_in_content);
   exchange->Respond(200, "application/json",
                     Dump({{"request_id", exchange->request().id},

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "body_fields.h"
+#include "chat_input.h"
 #include "reply.h"
 #include "structured/output_form.h"
 
@@ -257,6 +258,15 @@ class PromptReader {
   const bool add_special_;
 };
 
+// A member of an object: its name, and a list with the JSON of each.
+template <typename JsonOf>
+void AppendList(std::string_view name, const Ids& ids, const JsonOf& json_of, std::string* out) {
+  out->append("\"").append(name).append("\":[");
+  for (const TokenId id : ids) out->append(json_of(id)).append(",");
+  if (!ids.empty()) out->pop_back();
+  out->append("]");
+}
+
 // The text of ids; those without one, of a model that has more of them than its tokenizer, are passed over.
 std::string Decode(const Tokenizer& tokenizer, const Ids& ids, bool skip_special) {
   StreamDecoder decoder(tokenizer, {.skip_special = skip_special});
@@ -341,21 +351,23 @@ void ServeTokenize(const Api& api, const ExchangePtr& exchange) {
     const TokenId bos = api.model.bos_token_id;
     const bool add_special = fields.Bool("add_special_tokens").value_or(true);
     if (add_special && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
-  } else if (const Json* messages = fields.Array("messages")) {
-    ChatInput input;
-    input.messages = *messages;
-    input.reasoning = DefaultReasoning(api);
-    if (const Json* tools = fields.Array("tools")) input.tools = *tools;
-    ids = *MakeChatPrompt(api, TenantOf(api, exchange->request()), input).ids;
+  } else if (fields.Has("messages")) {
+    ids = *MakeChatPrompt(api, TenantOf(api, exchange->request()), ReadChatToEncode(api, fields)).ids;
   } else {
     Refuse("prompt", "prompt (a string) or messages is missing");
   }
-  Json reply = {{"count", ids.size()}, {"max_model_len", api.model.max_context}, {"tokens", ids}};
+  // Of a text there may be many millions, which as values of JSON would take gigabytes.
+  std::string reply = Dump({{"count", ids.size()}, {"max_model_len", api.model.max_context}});
+  reply.back() = ',';
+  AppendList(
+      "tokens", ids, [](TokenId id) { return std::to_string(id); }, &reply);
   if (fields.Bool("return_token_strs").value_or(false)) {
-    reply["token_strs"] = Json::array();
-    for (const TokenId id : ids) reply["token_strs"].push_back(TokenText(api.tokenizer, id));
+    reply += ',';
+    AppendList(
+        "token_strs", ids, [&](TokenId id) { return Dump(TokenText(api.tokenizer, id)); }, &reply);
   }
-  exchange->Respond(200, "application/json", Dump(reply));
+  reply += "}";
+  exchange->Respond(200, "application/json", std::move(reply));
 }
 
 void ServeDetokenize(const Api& api, const ExchangePtr& exchange) {

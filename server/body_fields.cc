@@ -137,9 +137,7 @@ constexpr FieldSpec kMessagesReply[] = {
 };
 
 constexpr FieldSpec kTokenize[] = {
-    {"prompt", kText, "A text; or"},
-    {"messages", kArray, "a chat."},
-    {"tools", kArray, "Of the chat."},
+    {"prompt", kText, "A text; or what a chat is made of."},
     {"add_special_tokens", kBool, "A text gets BOS in front (default true)."},
     {"return_token_strs", kBool, "The tokens' texts as well."},
 };
@@ -157,7 +155,8 @@ const BodySpec kCompletionsBody = {body_tables::kModel,    body_tables::kPrompt,
 const BodySpec kResponsesBody = {body_tables::kModel, body_tables::kResponses, body_tables::kSampling};
 const BodySpec kMessagesBody = {body_tables::kModel, body_tables::kMessages, body_tables::kMessagesReply};
 const BodySpec kCountTokensBody = {body_tables::kModel, body_tables::kMessages};
-const BodySpec kTokenizeBody = {body_tables::kModel, body_tables::kTokenize};
+const BodySpec kTokenizeBody = {body_tables::kModel, body_tables::kTokenize, body_tables::kChatInput,
+                                body_tables::kForm};
 const BodySpec kDetokenizeBody = {body_tables::kModel, body_tables::kDetokenize};
 const BodySpec kChatRenderBody = {body_tables::kModel, body_tables::kChatInput, body_tables::kForm};
 const BodySpec kCompletionsRenderBody = {body_tables::kModel, body_tables::kPrompt};

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "content.h"
+#include "structured/output_form.h"
 
 namespace dsv4::server {
 
@@ -237,6 +238,14 @@ ChatInput ReadChatInput(const Api& api, const Fields& fields, GenerationParams* 
     const Json* choice = fields.Get("tool_choice");
     params->calls_allowed = choice == nullptr || *choice != "none";
   }
+  return input;
+}
+
+ChatInput ReadChatToEncode(const Api& api, const Fields& fields) {
+  GenerationParams params;
+  std::vector<std::string> custom_tools;
+  ChatInput input = ReadChatInput(api, fields, &params, &custom_tools);
+  input.schema = ReadResponseFormat(fields).shown;
   return input;
 }
 

@@ -13,4 +13,7 @@ namespace dsv4::server {
 ChatInput ReadChatInput(const Api& api, const Fields& fields, GenerationParams* params,
                         std::vector<std::string>* custom_tools);
 
+// Of a body that is encoded and not answered.
+ChatInput ReadChatToEncode(const Api& api, const Fields& fields);
+
 }  // namespace dsv4::server

@@ -293,6 +293,20 @@ class Start(ServerTestCase):
         self.assertEqual(self.server.post("/detokenize", chat).json["prompt"],
                          "<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜><think>")
 
+    def test_tokenize_reads_a_chat_as_the_chat_route_does(self):
+        user = {"role": "user", "content": "Hi"}
+        image = {"type": "image_url", "image_url": {"url": "x"}}
+        for fields in [{"messages": [{"role": "developer", "content": "Be brief."}, user]}, {"messages": [user], "thinking": False},
+                       {"messages": [{"role": "user", "content": [image, {"type": "text", "text": "Hi"}]}]},
+                       {"messages": [user], "tools": [{"type": "custom", "custom": {"name": "shell"}}]},
+                       {"messages": [user, {"role": "assistant", "content": "Hel"}], "continue_final_message": True},
+                       {"messages": [user], "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}}]:
+            tokens = self.server.post("/tokenize", fields)
+            self.assertEqual(tokens.status, 200, tokens.body)
+            reply = self.server.post("/v1/chat/completions", {"max_tokens": 1, **fields}).json
+            self.assertEqual(tokens.json["count"], reply["usage"]["prompt_tokens"], fields)
+            self.assertEqual(tokens.json["tokens"], self.server.post("/v1/chat/completions/render", fields).json["token_ids"])
+
 
 class Drain(ServerTestCase):
     @classmethod
