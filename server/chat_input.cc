@@ -44,6 +44,13 @@ void ReadCustomCall(Json* call) {
   (*call)["function"] = {{"name", custom.Text("name").value_or("")}, {"arguments", Dump(arguments)}};
 }
 
+// Clients that put a call together from a stream send "" where it took no arguments.
+void ReadNoArguments(Json* call) {
+  if (!call->is_object() || !call->contains("function") || !(*call)["function"].is_object()) return;
+  Json& function = (*call)["function"];
+  if (function.contains("arguments") && function["arguments"] == "") function["arguments"] = "{}";
+}
+
 // OpenAI's messages to those that the encoder knows.
 Json ReadMessages(const Fields& fields, bool* continue_last) {
   const Json* list = fields.Array("messages");
@@ -68,8 +75,12 @@ Json ReadMessages(const Fields& fields, bool* continue_last) {
       if (const Json* value = in.Get(name)) m[name] = *value;
     }
     if (m.contains("tool_calls") && m["tool_calls"].is_array()) {
-      for (Json& call : m["tool_calls"]) ReadCustomCall(&call);
+      for (Json& call : m["tool_calls"]) {
+        ReadCustomCall(&call);
+        ReadNoArguments(&call);
+      }
     }
+    if (role == "assistant" && !in.Has("content") && in.Has("refusal")) m["content"] = *in.Text("refusal");
     const auto reasoning = in.Text("reasoning_content");
     const auto alias = in.Get("reasoning") != nullptr && in.Get("reasoning")->is_string() ? in.Text("reasoning")
                                                                                           : std::nullopt;
@@ -192,11 +203,13 @@ Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* 
   }
   if (const Json* kwargs = fields.Object("chat_template_kwargs")) {
     const Fields in(*kwargs, "chat_template_kwargs");
+    if (const auto effort = in.Text("reasoning_effort"); effort && *effort != "none") {
+      r.effort = MapEffort(api, *effort, "chat_template_kwargs.reasoning_effort");
+    } else if (effort) {
+      asked = false;
+    }
     for (const char* name : {"thinking", "enable_thinking"}) {
       if (const auto on = in.Bool(name)) asked = *on;
-    }
-    if (const auto effort = in.Text("reasoning_effort")) {
-      if (*effort != "none") r.effort = MapEffort(api, *effort, "chat_template_kwargs.reasoning_effort");
     }
   }
   if (const auto on = fields.Get("enable_thinking") == nullptr ? std::nullopt : fields.Bool("enable_thinking"))

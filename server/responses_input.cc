@@ -70,6 +70,8 @@ class InputReader {
   Json Finish() {
     CloseReply();
     RefuseUnreadable(unreadable_);
+    if (!messages_.empty() && messages_.back()["role"] == "assistant")
+      Refuse("input", "the last item of input is the model's own; add a user's message or a call's output");
     return std::move(messages_);
   }
 
@@ -125,6 +127,10 @@ class InputReader {
     CloseReply();
     messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(output)}});
   }
+  static std::string Arguments(const Fields& item) {
+    const std::string arguments = TextOr(item, "arguments", "");
+    return arguments.empty() ? "{}" : arguments;
+  }
   static std::string CallId(const Fields& item) { return TextOr(item, "call_id", TextOr(item, "id", "")); }
 
   // Calls that the client answers itself.
@@ -134,8 +140,7 @@ class InputReader {
       if (!name) Refuse(path + ".name", path + ".name is missing");
       if (const auto space = item.Text("namespace")) *name = *space + "__" + *name;
       const bool custom = type == "custom_tool_call";
-      AddCall(*name, CallId(item),
-              custom ? Dump({{"input", TextOr(item, "input", "")}}) : TextOr(item, "arguments", "{}"));
+      AddCall(*name, CallId(item), custom ? Dump({{"input", TextOr(item, "input", "")}}) : Arguments(item));
     } else if (type == "local_shell_call" || type == "shell_call") {
       AddCall(type == "shell_call" ? "shell" : "local_shell", CallId(item), TextOr(item, "action", "{}"));
     } else if (type == "apply_patch_call") {

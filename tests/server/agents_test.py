@@ -245,6 +245,25 @@ class Agents(ServerTestCase):
         inputs = [data["input"] for name, data in events if name == "response.custom_tool_call_input.done"]
         self.assertEqual(inputs, [i["input"] for i in whole if i["type"] == "custom_tool_call"])
 
+    def test_calls_without_arguments_and_refusals(self):
+        user = {"role": "user", "content": "Now?"}
+
+        def chat(arguments):
+            call = {"id": "1", "type": "function", "function": {"name": "now", "arguments": arguments}}
+            return [user, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "1", "content": "5"}]
+
+        self.assertEqual(self.prompt(chat("")), self.prompt(chat("{}")))
+        self.assertNotEqual(self.prompt(chat("5")), self.prompt(chat("{}")))
+        counts = []
+        for arguments in ["", "{}"]:
+            items = [user, {"type": "function_call", "call_id": "1", "name": "now", "arguments": arguments},
+                     {"type": "function_call_output", "call_id": "1", "output": "5"}]
+            reply = self.server.post("/v1/responses", {"input": items, "max_output_tokens": 1})
+            counts.append(reply.json["usage"]["input_tokens"])
+        self.assertEqual(*counts)
+        refused = self.prompt([user, {"role": "assistant", "content": None, "refusal": "I will not."}, user])
+        self.assertIn("I will not.", refused)
+
     def test_allowed_tools_hold_calls_to_some(self):
         other = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}
         ask = {"messages": [{"role": "user", "content": "What is the weather in Paris?"}], "tools": [WEATHER_TOOL, other],

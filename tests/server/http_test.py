@@ -293,6 +293,14 @@ class Start(ServerTestCase):
         self.assertEqual(self.server.post("/detokenize", chat).json["prompt"],
                          "<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜><think>")
 
+    def test_an_effort_of_none_is_no_reasoning(self):
+        user, kwargs = [{"role": "user", "content": "Hi"}], {"reasoning_effort": "none"}
+        for fields, end in [(kwargs, "</think>"), ({"reasoning": {"effort": "none"}}, "</think>"),
+                            ({"chat_template_kwargs": kwargs}, "</think>"), ({}, "<think>"),
+                            ({"chat_template_kwargs": {**kwargs, "thinking": True}}, "<think>")]:
+            ids = self.server.post("/tokenize", {"messages": user, "return_token_strs": True, **fields}).json
+            self.assertEqual(ids["token_strs"][-1], end, fields)
+
     def test_tokenize_reads_a_chat_as_the_chat_route_does(self):
         user = {"role": "user", "content": "Hi"}
         image = {"type": "image_url", "image_url": {"url": "x"}}

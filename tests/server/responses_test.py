@@ -35,6 +35,12 @@ class Logprobs(ServerTestCase):
             self.assertEqual(told, part["logprobs"][:len(told)])
             self.assertGreaterEqual(len(told), len(part["logprobs"]) - 1)
 
+    def test_an_input_that_ends_with_the_models_own_words(self):
+        for last in [{"type": "message", "role": "assistant", "content": "75"}, {"type": "web_search_call", "action": {"query": "x"}}]:
+            reply = self.server.post("/v1/responses", {"input": [*SUM, last]})
+            self.assertEqual(self.refused(reply, 400, "last item of input")["param"], "input")
+            self.assertNotIn("prefix", reply.json["error"]["message"])
+
     def test_they_are_bounded_in_a_stream_too(self):
         asked = {"top_logprobs": 100, "stream": True, "max_output_tokens": 3000, "ignore_eos": True, "reasoning": {"effort": "none"}}
         name, last = self.respond(**asked)[-1]
