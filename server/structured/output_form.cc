@@ -14,12 +14,22 @@ namespace {
 
 constexpr size_t kMaxFormat = size_t{1} << 20;  // bytes of schemas in one request
 
+std::string FormatText(const Json& format, const std::string& param) {
+  std::string text = Dump(format);
+  if (text.size() > kMaxFormat) {
+    Refuse(param, param + ": schemas of " + std::to_string(text.size()) + " bytes; at most " +
+                      std::to_string(kMaxFormat) + " are compiled");
+  }
+  return text;
+}
+
 const Json& SchemaOf(const Fields& fields, const char* name) {
   const Json* schema = fields.Get(name);
   if (schema == nullptr) Refuse(fields.Path(name), fields.Path(name) + " is missing");
   if (!schema->is_object() && !schema->is_boolean()) {
     Refuse(fields.Path(name), fields.Path(name) + " must be a JSON schema: an object");
   }
+  (void)FormatText(*schema, fields.Path(name));  // before paths of what is in it are made
   return *schema;
 }
 
@@ -28,6 +38,14 @@ OutputForm ReadSchema(const Fields& fields, const std::string& param, bool alway
   const Json& schema = SchemaOf(fields, "schema");
   if (always_strict || fields.Bool("strict").value_or(false)) CheckSchema(schema, fields.Path("schema"));
   return {.format = JsonFormat(schema), .shown = schema, .param = param};
+}
+
+void CheckStrictTool(const Json& tool) {
+  const Json& function = tool["function"];
+  if (!IsStrict(tool) || !function.contains("parameters")) return;
+  const std::string path = "tools." + function["name"].get<std::string>() + ".parameters";
+  (void)FormatText(function["parameters"], path);
+  CheckSchema(function["parameters"], path);
 }
 
 // vLLM's: one of json, json_object, regex, choice, grammar.
@@ -64,15 +82,6 @@ OutputForm ReadGuide(const Fields& fields, const std::string& prefix) {
   }
   if (given > 1) Refuse(form.param, form.param + " contradicts another field that says what the output must be");
   return form;
-}
-
-std::string FormatText(const Json& format, const std::string& param) {
-  std::string text = Dump(format);
-  if (text.size() > kMaxFormat) {
-    Refuse(param, param + ": schemas of " + std::to_string(text.size()) + " bytes; at most " +
-                      std::to_string(kMaxFormat) + " are compiled");
-  }
-  return text;
 }
 
 // Follows every schema, or, where that cannot be done, those of strict tools.
@@ -197,9 +206,7 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_too
     for (const Json& tool : tools) {
       const auto& name = tool["function"]["name"].get_ref<const std::string&>();
       if (std::find(names.begin(), names.end(), name) == names.end()) continue;
-      if (IsStrict(tool) && tool["function"].contains("parameters")) {
-        CheckSchema(tool["function"]["parameters"], "tools." + name + ".parameters");
-      }
+      CheckStrictTool(tool);
       required.push_back(tool);
     }
     return PlanCalls([&](bool all) { return CallsFormat(std::string("\n\n") + kCallsBegin, required, parallel, all); },
@@ -220,11 +227,7 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_too
     return PlanCalls(either, form.param);
   }
   if (strict) {
-    for (const Json& tool : tools) {
-      if (!IsStrict(tool) || !tool["function"].contains("parameters")) continue;
-      CheckSchema(tool["function"]["parameters"],
-                  "tools." + tool["function"]["name"].get<std::string>() + ".parameters");
-    }
+    for (const Json& tool : tools) CheckStrictTool(tool);
     return HoldCalls(tools, parallel);
   }
   return {};

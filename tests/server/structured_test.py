@@ -57,6 +57,19 @@ class Structured(ServerTestCase):
         self.openai = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % self.server.port, api_key="k", max_retries=0, timeout=300)
         self.anthropic = anthropic.Anthropic(base_url="http://127.0.0.1:%d" % self.server.port, api_key="k", max_retries=0, timeout=300)
 
+    def test_long_names_of_a_deep_strict_schema_take_no_memory_of_their_own(self):
+        schema = {"type": "string"}
+        for _ in range(90):
+            schema = {"type": "object", "properties": {"n" * 200000: schema}}
+        peak = lambda: self.server.memory("VmHWM")  # noqa: E731
+        before = peak()
+        body = {"messages": HELLO, "response_format": json_schema(schema)}
+        reply = self.server.post("/v1/chat/completions", body)
+        self.assertEqual(reply.status, 400, reply.body[:300])
+        self.assertIn("at most", reply.json["error"]["message"])
+        if SLOWNESS == 1:
+            self.assertLess(peak() - before, 400)
+
     def create(self, messages=HELLO, **fields):
         fields = {"max_tokens": LIMIT, "reasoning_effort": "none", **fields}
         return self.openai.chat.completions.create(model="nano", messages=messages, **fields)

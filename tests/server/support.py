@@ -131,6 +131,11 @@ class Server:
             time.sleep(0.02)
         raise AssertionError("sequences are still there")
 
+    def memory(self, field):
+        """MiB of a field of /proc/PID/status, such as VmRSS or VmHWM, the most of it so far."""
+        status = Path("/proc/%d/status" % self.process.pid).read_text()
+        return int(re.search(r"^%s:\s+(\d+) kB" % field, status, re.MULTILINE).group(1)) / 1024
+
     def stop(self, signal_number=signal.SIGTERM, timeout=60):
         if self.process.poll() is None:
             self.process.send_signal(signal_number)
