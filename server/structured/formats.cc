@@ -17,7 +17,7 @@ Json CallTag(const Json& tool, bool follow_schema) {
   const Json& function = tool["function"];
   const auto parameters = function.find("parameters");
   const bool given = parameters != function.end() && parameters->is_object() && !parameters->empty();
-  Json schema = given ? OpenFreeObjects(*parameters)
+  Json schema = given ? MendCallPatterns(OpenFreeObjects(*parameters))
                       : Json({{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}});
   if (!follow_schema) schema = {{"type", "object"}, {"additionalProperties", true}};
   Json content = {{"type", "json_schema"}, {"style", "deepseek_xml"}, {"max_whitespace_cnt", kMaxWhitespace}};
@@ -33,7 +33,9 @@ Json CallTag(const Json& tool, bool follow_schema) {
 }  // namespace
 
 Json JsonFormat(const Json& schema) {
-  return {{"type", "json_schema"}, {"json_schema", OpenFreeObjects(schema)}, {"max_whitespace_cnt", kMaxWhitespace}};
+  return {{"type", "json_schema"},
+          {"json_schema", MendPatterns(OpenFreeObjects(schema))},
+          {"max_whitespace_cnt", kMaxWhitespace}};
 }
 
 Json AnyObjectFormat() { return JsonFormat({{"type", "object"}}); }

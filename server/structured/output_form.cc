@@ -36,7 +36,10 @@ const Json& SchemaOf(const Fields& fields, const char* name) {
 // {type, schema, strict}: what the json_schema of all APIs holds.
 OutputForm ReadSchema(const Fields& fields, const std::string& param, bool always_strict) {
   const Json& schema = SchemaOf(fields, "schema");
-  if (always_strict || fields.Bool("strict").value_or(false)) CheckSchema(schema, fields.Path("schema"));
+  if (always_strict || fields.Bool("strict").value_or(false)) {
+    CheckSchema(schema, fields.Path("schema"));
+    CheckPatterns(schema, fields.Path("schema"));
+  }
   return {.format = JsonFormat(schema), .shown = schema, .param = param};
 }
 
@@ -46,6 +49,7 @@ void CheckStrictTool(const Json& tool) {
   const std::string path = "tools." + function["name"].get<std::string>() + ".parameters";
   (void)FormatText(function["parameters"], path);
   CheckSchema(function["parameters"], path);
+  CheckCallPatterns(function["parameters"], path);
 }
 
 // vLLM's: one of json, json_object, regex, choice, grammar.

@@ -4,6 +4,9 @@
 #include <array>
 #include <cmath>
 #include <string_view>
+#include <utility>
+
+#include "pattern.h"
 
 namespace dsv4::server {
 
@@ -139,6 +142,56 @@ Json OpenFreeObjects(Json schema) {
     }
   }
   return schema;
+}
+
+void CheckPatterns(const Json& schema, const std::string& path) {
+  if (!schema.is_object()) return;
+  const auto pattern = schema.find("pattern");
+  if (pattern != schema.end() && pattern->is_string() && !HoldsInJson(pattern->get_ref<const std::string&>())) {
+    RefuseKeyword(path, "a \"pattern\" that looks ahead or behind, or whose texts all need an escape in JSON,");
+  }
+  ForEachInner(schema, path, CheckPatterns);
+}
+
+void CheckCallPatterns(const Json& parameters, const std::string& path) {
+  if (!parameters.is_object()) return;
+  ForEachInner(parameters, path, [](const Json& parameter, const std::string& its_path) {
+    if (parameter.is_object()) ForEachInner(parameter, its_path, CheckPatterns);
+  });
+}
+
+Json MendPatterns(Json schema) {
+  if (schema.is_array()) {
+    for (Json& item : schema) item = MendPatterns(std::move(item));
+    return schema;
+  }
+  if (!schema.is_object()) return schema;
+  const auto pattern = schema.find("pattern");
+  if (pattern != schema.end() && pattern->is_string()) {
+    const auto& text = pattern->get_ref<const std::string&>();
+    if (HoldsInJson(text)) {
+      *pattern = AsciiPattern(text);
+    } else {
+      schema.erase(pattern);
+    }
+  }
+  for (auto& [key, value] : schema.items()) {
+    if (key == "const" || key == "enum" || key == "default" || key == "examples") continue;
+    value = MendPatterns(std::move(value));
+  }
+  return schema;
+}
+
+Json MendCallPatterns(const Json& parameters) {
+  Json mended = MendPatterns(parameters);
+  const auto own = parameters.find("properties");
+  if (own == parameters.end() || !own->is_object()) return mended;
+  auto at = mended["properties"].begin();  // in the same order
+  for (const Json& parameter : *own) {
+    if (parameter.is_object() && parameter.contains("pattern")) (*at)["pattern"] = parameter["pattern"];
+    ++at;
+  }
+  return mended;
 }
 
 }  // namespace dsv4::server

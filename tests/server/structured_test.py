@@ -220,6 +220,8 @@ class Structured(ServerTestCase):
         refuse('"not"', "response_format.json_schema.schema.properties.a",
                response_format=json_schema({"type": "object", "properties": {"a": {"not": {}}}}))
         refuse("purple", "response_format", response_format=json_schema({"type": "purple"}, strict=False))
+        refuse("looks ahead", "response_format.json_schema.schema.properties.a", response_format=json_schema(
+            {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)y"}}}))
         refuse("is missing", "response_format.json_schema.schema", response_format={"type": "json_schema", "json_schema": {"name": "x"}})
         refuse("contradicts", "guided_regex", response_format={"type": "json_object"}, extra_body={"guided_regex": "a"})
         refuse("beginning", "response_format", response_format={"type": "json_object"},
