@@ -12,6 +12,7 @@
 #include "api.h"
 #include "dsv4/version.h"
 #include "file_watch.h"
+#include "free_memory.h"
 #include "http.h"
 #include "keys.h"
 #include "kv_events.h"
@@ -42,6 +43,7 @@ constexpr size_t kMemoryReserve = size_t{128} << 20;
 constexpr std::chrono::milliseconds kDrainPoll{50};
 constexpr std::chrono::milliseconds kLastReplies{200};  // for errors, before the end
 constexpr std::chrono::milliseconds kFileWatch{5000};
+constexpr std::chrono::milliseconds kGiveBack{5000};  // between two times that free memory is given back
 
 std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
@@ -368,10 +370,20 @@ class Server {
                      Dump({{"status", status}, {"live", live}, {"ready", ready}}));
   }
 
+  // Some time after a request: it may have freed much.
+  void GiveBackLater() {
+    if (std::exchange(gives_back_, true)) return;
+    http_->PostAfter(kGiveBack, [this] {
+      gives_back_ = false;
+      if (!stopped_) (void)workers_->Post(Workers::Length::kShort, GiveBackFreeMemory);
+    });
+  }
+
   void Done(const HttpRequest& request, const HttpDone& done) {
     const RouteEntry* route = FindRoute(request.path, request.method);
     metrics_.AddHttp(route != nullptr ? std::string(route->path) : "other", done.status);
     if (request.path.starts_with("/health") || request.path == "/metrics") return;
+    GiveBackLater();
     LogRequest(log_, request, done);
     if (spans_ != nullptr) spans_->Add(request, done);
   }
@@ -446,7 +458,7 @@ class Server {
   std::optional<FileWatch> file_watch_;
   std::unique_ptr<SpanExporter> spans_;  // null: none are exported
   ThroughputLog throughput_{log_, metrics_};
-  bool tells_throughput_ = false, draining_ = false;
+  bool tells_throughput_ = false, gives_back_ = false, draining_ = false;
   Status fatal_;  // why the server ends by itself
   Clock::time_point drain_end_;
 };

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """/v1/responses beyond one request: responses that are kept, log-probabilities; what a request could multiply."""
 
+import json
 import os
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
-from support import SUM, Server, ServerTestCase, main
+from support import SLOWNESS, SUM, Server, ServerTestCase, main
 
 ASK = SUM[0]["content"]
 
@@ -127,6 +129,33 @@ class Kept(unittest.TestCase):
         error = self.respond(server, input=ASK, previous_response_id=second["id"], status=400)["error"]
         self.assertEqual(error["param"], "previous_response_id")
         self.assertIn("the conversation so far is too large", error["message"])
+
+    @unittest.skipIf(SLOWNESS > 1, "a sanitizer keeps what is freed")
+    def test_what_a_response_repeats_is_kept_as_text_and_all_is_given_back(self):
+        server = self.start("--max-concurrent", "1")
+        at_first = server.metric("process_resident_memory_bytes")
+        busy = server.socket()
+        body = json.dumps({"prompt": "a", "max_tokens": 100000, "ignore_eos": True, "stream": True})
+        busy.sendall(("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)).encode())
+        busy.recv(100)
+        body = '{"input": "x", "max_output_tokens": 16, "metadata": {"a": [%s]}}' % ",".join(["[]"] * 500000)
+        head = "POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        waiting = [server.socket() for _ in range(24)]
+        for connection in waiting:
+            connection.sendall((head + body).encode())
+        end = time.time() + 120 * SLOWNESS
+        while server.metric("vllm:num_requests_waiting") < len(waiting):
+            self.assertLess(time.time(), end)
+            time.sleep(0.1)
+        time.sleep(6)  # what was freed is given back
+        held = server.metric("process_resident_memory_bytes") / len(waiting)
+        for connection in [busy, *waiting]:
+            connection.close()
+        self.assertLess(held, 10 << 20)  # as values of JSON they take 28 MB each
+        end = time.time() + 30
+        while server.metric("process_resident_memory_bytes") > at_first + (64 << 20):
+            self.assertLess(time.time(), end)
+            time.sleep(0.5)
 
     def test_the_oldest_go_and_keys_are_apart(self):
         server = self.start("--store-responses", "8KiB", "--api-key", "a", "--api-key", "b")
