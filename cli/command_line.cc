@@ -68,6 +68,8 @@ void AddGenerate(CLI::App* app, Command* chosen) {
     const int sources = (o->prompt ? 1 : 0) + (o->prompt_file.empty() ? 0 : 1) + (o->token_ids_file.empty() ? 0 : 1);
     if (sources > 1) throw UsageError("generate takes one of --prompt, --prompt-file and --token-ids, not several");
     if (o->sampling.top_logprobs >= 0 && !o->json) throw UsageError("--logprobs needs --json");
+    if (!o->draft_log_file.empty() && o->model.drafts.speculate == Speculate::kOff)
+      throw UsageError("--draft-log tells of drafts; add --speculate lookup, mtp, dspark or auto");
     CheckSampling(o->sampling);
     *chosen = [o] { return RunGenerate(*o); };
   });

@@ -114,8 +114,12 @@ void AddDraftFlags(CLI::App* app, ModelOptions* o) {
                        "who drafts tokens that are verified together; the text is always the same (default off)");
   AddInteger(app, "--draft-tokens", &o->drafts.tokens, 1, kMaxDraftTokens,
              "tokens of a draft at most (default: what suits the drafter)");
-  AddNumber(app, "--draft-threshold", &o->drafts.threshold,
-            "end drafts in front of the first token less likely than this, 0 to 1 (default: by measured times)");
+  AddText(app, "--draft-threshold", "X",
+          "end drafts in front of the first token less likely than this, 0 to 1 (default: by measured times)",
+          [=](const std::string& text) {
+            if (!ParseWhole(text, &o->drafts.threshold) || !(o->drafts.threshold >= 0 && o->drafts.threshold <= 1))
+              throw UsageError("--draft-threshold is '" + text + "'; accepted: a number from 0 to 1");
+          });
 }
 
 void AddDevice(CLI::App* app, ModelOptions* o) {

@@ -12,7 +12,10 @@ void AddNetworkFlags(CLI::App* c, ServeOptions* o) {
   const FlagGroup group(c, "Network");
   ServerOptions* s = &o->server;
   AddText(c, "--host", "ADDRESS", "address to listen on (default 127.0.0.1: this machine only)",
-          [=](const std::string& text) { s->host = text; });
+          [=](const std::string& text) {
+            if (text.empty()) throw UsageError("--host is empty; 0.0.0.0 and :: are all addresses of this machine");
+            s->host = text;
+          });
   AddInteger(c, "--port", &s->port, 0, 65535, "port to listen on (default 8000; 0: any free one)");
   AddInteger(c, "--metrics-port", &s->metrics_port, 0, 65535,
              "a second port, for /metrics and /health alone: no key, no TLS (default: none; 0: any free one)");
@@ -40,7 +43,11 @@ void AddAccessFlags(CLI::App* c, ServeOptions* o) {
       "a name besides localhost, 127.* and --host that requests may call this server by; without it a host that others "
       "reach goes by any (may be repeated)",
       [=](const std::string& name) {
-        if (name.empty()) throw UsageError("--allowed-host is empty");
+        if (name.empty() || name.find_first_of("/ \t") != std::string::npos) {
+          throw UsageError("--allowed-host is '" + name +
+                           "'; accepted: a host's name as a URL has it, "
+                           "for example dsv4.example");
+        }
         s->allowed_hosts.push_back(name);
       });
   AddInteger(c, "--key-guesses", &o->key_guesses, 0, 1000000,
@@ -113,8 +120,11 @@ void AddKvFlags(CLI::App* c, ServeOptions* o) {
                   "keeps KV for prompts that begin alike, within the KV budget (default on)");
   AddInteger(c, "--cut-interval", &s->cut_interval, 0, kMaxInt64,
              "tokens between the points of a long prompt that others can go on from (default 4096; 0: its end only)");
-  c->add_option("--kv-disk", s->kv_disk, "folder for KV that leaves memory, kept over restarts")
-      ->type_name(kFolderType);
+  AddText(c, "--kv-disk", kFolderType, "folder for KV that leaves memory, kept over restarts",
+          [=](const std::string& text) {
+            if (text.empty()) throw UsageError("--kv-disk needs a folder");
+            s->kv_disk = text;
+          });
   AddBytes(c, "--kv-disk-bytes", &s->kv_disk_bytes, "size of that folder (default 32GiB)");
   AddBytes(c, "--store-responses", &s->store_responses_bytes,
            "keep responses for previous_response_id: so much in memory, and again in the folder of --kv-disk "

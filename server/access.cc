@@ -61,8 +61,8 @@ std::optional<ApiError> Access::Check(const HttpRequest& head, Clock::time_point
 bool Access::HostMayBeNamed(std::string_view host) const {
   if (!options_.check_host || host.empty()) return true;
   const std::string name = LowerAscii(WithoutPort(host));
-  return IsLoopbackName(name) || std::any_of(options_.allowed_hosts.begin(), options_.allowed_hosts.end(),
-                                             [&](const std::string& allowed) { return LowerAscii(allowed) == name; });
+  const auto is_name = [&](const std::string& allowed) { return LowerAscii(WithoutPort(allowed)) == name; };
+  return IsLoopbackName(name) || std::any_of(options_.allowed_hosts.begin(), options_.allowed_hosts.end(), is_name);
 }
 
 // A browser tells which page a request comes from, and sends some kinds of requests without asking first: pages of

@@ -52,7 +52,7 @@ class Generate(CliTestCase):
         self.fails(1, "has no MTP module", "generate", *self.model, "-p", "x", "--speculate", "mtp")
         self.fails(2, "--speculate", "generate", *self.model, "-p", "x", "--speculate", "maybe")
         self.fails(2, "--draft-tokens", "generate", *self.model, "-p", "x", "--draft-tokens", "8")
-        self.fails(1, "draft threshold", "generate", *self.model, "-p", "x", "--draft-threshold", "1.5")
+        self.fails(2, "--draft-threshold", "generate", *self.model, "-p", "x", "--draft-threshold", "1.5")
 
     def test_prompt_sources_agree(self):
         text = self.generate("--temperature", "0")

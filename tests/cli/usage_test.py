@@ -116,6 +116,7 @@ class Usage(CliTestCase):
             (["--device", "cpu*x"], ["cpu*x", "cpu*N"]),
             (["--logprobs", "2"], ["--logprobs", "--json"]),
             (["--logprobs", "-1", "--json"], ["--logprobs"]),
+            (["--draft-log", "f"], ["--draft-log", "--speculate"]),
             (["--prompt-file", "f"], ["--prompt-file", "one of"]),
             (["-m", ""], ["--model"]),
         ]:

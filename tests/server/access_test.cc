@@ -26,9 +26,10 @@ int StatusOf(const std::optional<ApiError>& error) { return error ? error->statu
 const Access::Clock::time_point kNow = Access::Clock::now();
 
 TEST(Access, OnThisMachineOnlyItsOwnNamesHold) {
-  Access access({.check_host = true, .allowed_hosts = {"models.example", "::7"}});
-  for (const char* host : {"localhost", "LOCALHOST:8000", "127.0.0.1:80", "127.1.2.3", "[::1]:8000", "[::1]",
-                           "models.example:443", "Models.Example", "[::7]:1", "localhost.", ""}) {
+  Access access({.check_host = true, .allowed_hosts = {"models.example", "::7", "with.port:8000", "[::8]:8000"}});
+  for (const char* host :
+       {"localhost", "LOCALHOST:8000", "127.0.0.1:80", "127.1.2.3", "[::1]:8000", "[::1]", "models.example:443",
+        "Models.Example", "[::7]:1", "with.port:8000", "with.port", "[::8]", "localhost.", ""}) {
     EXPECT_EQ(StatusOf(access.Check(From(host), kNow)), 200) << host;
   }
   for (const char* host :

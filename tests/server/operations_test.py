@@ -59,6 +59,10 @@ class Mistakes(unittest.TestCase):
         self.refused(["--otlp-endpoint", "collector:4317"], "--otlp-endpoint", "http://")
         self.refused(["--goal", "speed"], "--goal", "throughput", status=2)
         self.refused(["--metrics-port", 70000], "--metrics-port", status=2)
+        self.refused(["--draft-threshold", 1.5], "--draft-threshold is '1.5'", "0 to 1", status=2)
+        self.refused(["--host", ""], "--host is empty", status=2)
+        self.refused(["--kv-disk", ""], "--kv-disk needs a folder", status=2)
+        self.refused(["--allowed-host", "http://dsv4.example"], "--allowed-host is 'http://dsv4.example'", status=2)
         self.refused(["--exchange-timeout", "nan"], "exchange time-out nan")
 
 
