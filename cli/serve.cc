@@ -117,6 +117,7 @@ int RunServe(const ServeOptions& options) {
   if (model.offload.kv_room == 0) model.offload.kv_room = server.kv_budget_bytes;
   if (synthetic) model.model_dir.clear();
   CheckAgainstModel(model, server.kv_budget_bytes);
+  Must(CheckServing(server));
   ProgressLine progress;
   model.on_plan = [&](const MemoryPlan& plan) {
     server.num_ranks = plan.ranks * plan.devices;

@@ -1,6 +1,7 @@
 // Listening, accepting, time-outs, signals.
 #include <algorithm>
 #include <array>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -128,8 +129,10 @@ class HttpServerImpl : public HttpServer {
     if (!error) l->acceptor.bind(endpoint, error);
     if (!error) l->acceptor.listen(asio::socket_base::max_listen_connections, error);
     if (error) {
+      const bool not_here = error == std::errc::address_not_available;
       return ResourceExhausted("cannot listen on " + host + ":" + std::to_string(port) + ": " + error.message() +
-                               "; choose another " + flag + " (0: any free one)");
+                               (not_here ? "; --host takes an address of this machine, or 0.0.0.0 for all of them"
+                                         : "; choose another " + flag + " (0: any free one)"));
     }
     l->port = l->acceptor.local_endpoint().port();
     loopback_ = endpoint.address().is_loopback();

@@ -2,8 +2,6 @@
 #include "dsv4/server.h"
 
 #include <algorithm>
-#include <array>
-#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -25,6 +23,7 @@
 #include "routes.h"
 #include "sha256.h"
 #include "spans.h"
+#include "start.h"
 #include "structured/compile_queue.h"
 #include "structured/grammar.h"
 #include "workers.h"
@@ -70,7 +69,7 @@ class Server {
     DSV4_RETURN_IF_ERROR(Listen());
     DSV4_RETURN_IF_ERROR(OpenSpans());
     DSV4_RETURN_IF_ERROR(OpenKvEvents());
-    DSV4_RETURN_IF_ERROR(TakeDiskFolder());
+    DSV4_ASSIGN_OR_RETURN(folder_lock_, TakeDiskFolder(options_));
     scheduler_.emplace(engine_, tokenizer_, MakeSchedulerOptions(), metrics_,
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
     MakeApi();
@@ -82,6 +81,10 @@ class Server {
                 {{"file", path}, {"what", "the file was written to while it is in use; start the server again"}});
     });
     Announce(log_, options_, engine_.info(), tokenizer_, *http_);
+    if (const int64_t free = engine_.free_bytes(); free > 0 && options_.kv_budget_bytes > free) {
+      Warn("--kv-budget is " + std::to_string(options_.kv_budget_bytes) + " bytes, and " + std::to_string(free) +
+           " are free: KV beyond them ends requests, or the system ends the process");
+    }
     http_->Run();
 
     stopped_ = true;
@@ -98,7 +101,7 @@ class Server {
 
   Status Listen() {
     DSV4_ASSIGN_OR_RETURN(http_, HttpServer::Listen(
-                                     MakeHttpOptions(), [this](const HttpRequest& head) { return Admit(head); },
+                                     MakeHttpOptions(options_), [this](const HttpRequest& head) { return Admit(head); },
                                      [this](ExchangePtr e) { Handle(std::move(e)); },
                                      [this](const HttpRequest& r, const HttpDone& d) { Done(r, d); }));
     access_.emplace(AccessOptions{.api_keys = options_.api_keys,
@@ -107,27 +110,6 @@ class Server {
                                   .allowed_hosts = AllowedHosts(),
                                   .key_guesses = options_.key_guesses});
     return {};
-  }
-
-  HttpOptions MakeHttpOptions() const {
-    HttpOptions http{.host = options_.host,
-                     .port = options_.port,
-                     .metrics_port = options_.metrics_port,
-                     .tls_cert = options_.tls_cert,
-                     .tls_key = options_.tls_key,
-                     .max_body_total = options_.max_body_total,
-                     .max_connections = options_.max_connections,
-                     .header_timeout = Milliseconds(options_.header_timeout_s),
-                     .body_timeout = Milliseconds(options_.body_timeout_s),
-                     .write_timeout = Milliseconds(options_.write_timeout_s),
-                     .min_rate = options_.min_rate};
-    if (!options_.cors_origin.empty()) {
-      http.headers = {{"Access-Control-Allow-Origin", options_.cors_origin},
-                      {"Access-Control-Allow-Headers", "*, Authorization"},
-                      {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
-                      {"Access-Control-Expose-Headers", "x-request-id, request-id"}};
-    }
-    return http;
   }
 
   std::vector<std::string> AllowedHosts() const {
@@ -151,17 +133,6 @@ class Server {
     kv_blocks_.emplace([this, topic](const Json& events) { kv_publisher_->Send(topic, events); });
     kv_blocks_->Cleared();  // what readers know of a server that was here before
     log_.Line("kv-events", {{"port", int64_t{kv_publisher_->port()}}, {"topic", topic}});
-    return {};
-  }
-
-  Status TakeDiskFolder() {
-    if (options_.kv_disk.empty()) return {};
-    std::error_code error;
-    std::filesystem::create_directories(options_.kv_disk, error);
-    if (error) {
-      return InvalidArgument("--kv-disk: cannot make the folder '" + options_.kv_disk + "': " + error.message());
-    }
-    DSV4_ASSIGN_OR_RETURN(folder_lock_, FolderLock::Take(options_.kv_disk));
     return {};
   }
 

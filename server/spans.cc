@@ -1,6 +1,7 @@
 #include "spans.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -118,7 +119,10 @@ Result<std::unique_ptr<SpanExporter>> SpanExporter::Create(const std::string& en
   const size_t colon = host.rfind(':');
   if (address.host != host && colon != std::string::npos && host.back() != ']') address.port = host.substr(colon + 1);
   if (address.path.empty() || address.path == "/") address.path = "/v1/traces";
-  if (address.host.empty() || address.port.empty() || address.path.find_first_of(" \r\n") != std::string::npos)
+  int port = 0;
+  const char* end = address.port.data() + address.port.size();
+  const bool is_port = std::from_chars(address.port.data(), end, port).ptr == end && port > 0 && port < 65536;
+  if (address.host.empty() || !is_port || address.path.find_first_of(" \r\n") != std::string::npos)
     return InvalidArgument("--otlp-endpoint is '" + endpoint + "': that names no host, port or path to ask");
   return std::unique_ptr<SpanExporter>(
       new SpanExporter(std::move(address), std::move(model_name), std::move(on_error)));

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,6 +22,7 @@ std::string LastTlsError() {
   const unsigned long code = ERR_get_error();  // NOLINT(google-runtime-int): OpenSSL's type
   ERR_error_string_n(code, text.data(), text.size());
   ERR_clear_error();
+  if (ERR_GET_LIB(code) == ERR_LIB_SYS) return std::strerror(ERR_GET_REASON(code));
   const char* reason = ERR_reason_error_string(code);
   return reason != nullptr ? reason : code != 0 ? text.data() : "no such file, or it cannot be read";
 }

@@ -84,6 +84,11 @@ Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& op
 // Whether the budget holds a sequence. Error: kInvalidArgument, naming --kv-budget.
 Status CheckKvBudget(int64_t budget_bytes, const ModelInfo& model);
 
+// What can be found wrong without a model, which may take minutes to load: addresses and ports that cannot be listened
+// on, a certificate that is not the key's, a folder that another server has, a collector or an origin that is none.
+// What it takes to find out is given back. Errors: kInvalidArgument, kResourceExhausted (a port is taken).
+Status CheckServing(const ServerOptions& options);
+
 // The first line of the log in JSON, on standard error: for EngineOptions::on_plan.
 void LogPlan(const MemoryPlan& plan);
 

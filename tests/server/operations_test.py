@@ -4,7 +4,11 @@
 import http.client
 import http.server
 import json
+import os
 import re
+import shutil
+import signal
+import socket
 import ssl
 import subprocess
 import tempfile
@@ -13,7 +17,7 @@ import time
 import unittest
 from pathlib import Path
 
-from support import BINARY, SLOWNESS, SUM, Server, ServerTestCase, main
+from support import BINARY, NANO, SLOWNESS, SUM, Server, ServerTestCase, main
 
 TLS = Path(__file__).resolve().parent / "tls"
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -59,11 +63,35 @@ class Mistakes(unittest.TestCase):
         self.refused(["--otlp-endpoint", "collector:4317"], "--otlp-endpoint", "http://")
         self.refused(["--goal", "speed"], "--goal", "throughput", status=2)
         self.refused(["--metrics-port", 70000], "--metrics-port", status=2)
+        self.refused(["--otlp-endpoint", "http://collector:99999"], "http://collector:99999", "port")
         self.refused(["--draft-threshold", 1.5], "--draft-threshold is '1.5'", "0 to 1", status=2)
         self.refused(["--host", ""], "--host is empty", status=2)
         self.refused(["--kv-disk", ""], "--kv-disk needs a folder", status=2)
         self.refused(["--allowed-host", "http://dsv4.example"], "--allowed-host is 'http://dsv4.example'", status=2)
+        self.refused(["--host", "192.0.2.1"], "cannot listen on 192.0.2.1", "--host takes an address of this machine")
         self.refused(["--exchange-timeout", "nan"], "exchange time-out nan")
+        self.refused(["--tls-cert", "/none.pem", "--tls-key", "/none.pem"], "/none.pem", "No such file or directory")
+        for origin in ["https://chat.example/", "chat.example", "https://Chat.example", "https://a.example,https://b.example"]:
+            self.refused(["--cors-origin", origin], "--cors-origin is '%s'" % origin, "https://chat.example")
+
+    def test_what_needs_no_weights_is_said_before_they_are_loaded(self):
+        with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as taken:
+            for name in ["config.json", "tokenizer.json"]:
+                shutil.copy(NANO / name, folder)
+            model = ["-m", folder]
+            self.refused(model, "no *.safetensors file")
+            self.refused([*model, "--port", taken.getsockname()[1]], "cannot listen on", "--port")
+            self.refused([*model, "--metrics-port", taken.getsockname()[1]], "cannot listen on", "--metrics-port")
+            self.refused([*model, "--tls-cert", TLS / "cert.pem", "--tls-key", TLS / "other_key.pem"], "other_key.pem")
+            self.refused([*model, "--kv-disk", os.path.join(folder, "config.json")], "--kv-disk")
+            self.refused([*model, "--otlp-endpoint", "collector"], "--otlp-endpoint")
+            self.refused([*model, "--cors-origin", "x"], "--cors-origin")
+
+    def test_a_budget_beyond_the_memory_is_a_warning(self):
+        for budget, warned in [("1TiB", True), ("64MiB", False)]:
+            server = Server("--kv-budget", budget)
+            self.assertEqual(server.stop(), 0)
+            self.assertEqual("--kv-budget is 1099511627776 bytes" in server.read_log(), warned)
 
 
 class Goals(unittest.TestCase):

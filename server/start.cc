@@ -1,0 +1,79 @@
+#include "start.h"
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "access.h"
+#include "kv_events.h"
+#include "spans.h"
+
+namespace dsv4::server {
+
+namespace {
+
+std::chrono::milliseconds ToMilliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+// An origin that no browser sends would keep out all pages without a word.
+Status CheckOrigin(const std::string& origin) {
+  if (origin.empty() || origin == "*" || origin == "null") return {};
+  const size_t scheme = origin.find("://");
+  if (scheme != std::string::npos && scheme > 0 && origin.size() > scheme + 3 && origin == LowerAscii(origin) &&
+      origin.find_first_of("/ ,", scheme + 3) == std::string::npos) {
+    return {};
+  }
+  return InvalidArgument("--cors-origin is '" + origin +
+                         "'; accepted: one origin as browsers write it, for example https://chat.example (in lower "
+                         "case, nothing behind the host but a port), or *");
+}
+
+}  // namespace
+
+HttpOptions MakeHttpOptions(const ServerOptions& options) {
+  HttpOptions http{.host = options.host,
+                   .port = options.port,
+                   .metrics_port = options.metrics_port,
+                   .tls_cert = options.tls_cert,
+                   .tls_key = options.tls_key,
+                   .max_body_total = options.max_body_total,
+                   .max_connections = options.max_connections,
+                   .header_timeout = ToMilliseconds(options.header_timeout_s),
+                   .body_timeout = ToMilliseconds(options.body_timeout_s),
+                   .write_timeout = ToMilliseconds(options.write_timeout_s),
+                   .min_rate = options.min_rate};
+  if (!options.cors_origin.empty()) {
+    http.headers = {{"Access-Control-Allow-Origin", options.cors_origin},
+                    {"Access-Control-Allow-Headers", "*, Authorization"},
+                    {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
+                    {"Access-Control-Expose-Headers", "x-request-id, request-id"}};
+  }
+  return http;
+}
+
+Result<std::unique_ptr<FolderLock>> TakeDiskFolder(const ServerOptions& options) {
+  if (options.kv_disk.empty()) return std::unique_ptr<FolderLock>();
+  std::error_code error;
+  std::filesystem::create_directories(options.kv_disk, error);
+  if (error) return InvalidArgument("--kv-disk: cannot make the folder '" + options.kv_disk + "': " + error.message());
+  return FolderLock::Take(options.kv_disk);
+}
+
+}  // namespace dsv4::server
+
+namespace dsv4 {
+
+Status CheckServing(const ServerOptions& options) {
+  using namespace server;
+  DSV4_RETURN_IF_ERROR(CheckOrigin(options.cors_origin));
+  DSV4_RETURN_IF_ERROR(HttpServer::Listen(MakeHttpOptions(options), {}, {}, {}).status());
+  DSV4_RETURN_IF_ERROR(TakeDiskFolder(options).status());
+  if (!options.otlp_endpoint.empty())
+    DSV4_RETURN_IF_ERROR(SpanExporter::Create(options.otlp_endpoint, "", {}).status());
+  if (options.kv_events_port < 0) return {};
+  return KvPublisher::Bind(options.host, options.kv_events_port).status();
+}
+
+}  // namespace dsv4
