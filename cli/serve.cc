@@ -132,6 +132,7 @@ int RunServe(const ServeOptions& options) {
         2 * (static_cast<double>(engine->info().kv_fixed_bytes) + kPageTokens * engine->info().kv_bytes_per_token));
     server.kv_budget_bytes = free == 0 ? kUnknown : std::max({free / 2, kLeast, two});
   }
+  server.interrupted = Interrupted;
   Must(Serve(*engine, *tokenizer, server));
   return kExitDone;
 }

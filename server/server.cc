@@ -2,6 +2,7 @@
 #include "dsv4/server.h"
 
 #include <algorithm>
+#include <csignal>
 #include <optional>
 #include <utility>
 
@@ -67,6 +68,7 @@ class Server {
     KeepMemoryReserve(kMemoryReserve);
     DSV4_RETURN_IF_ERROR(CheckKvBudget(options_.kv_budget_bytes, engine_.info()));
     DSV4_RETURN_IF_ERROR(Listen());
+    CatchSignals();
     DSV4_RETURN_IF_ERROR(OpenSpans());
     DSV4_RETURN_IF_ERROR(OpenKvEvents());
     DSV4_ASSIGN_OR_RETURN(folder_lock_, TakeDiskFolder(options_));
@@ -75,7 +77,6 @@ class Server {
     MakeApi();
     workers_.emplace(2, 1, kMaxQueuedReads);
     TellDisk();
-    http_->OnSignal([this](int signal) { OnSignal(signal); });
     file_watch_.emplace(kFileWatch, [this](const std::string& path) {
       log_.Line(LogLevel::kError, "model-changed",
                 {{"file", path}, {"what", "the file was written to while it is in use; start the server again"}});
@@ -116,6 +117,12 @@ class Server {
     std::vector<std::string> hosts = options_.allowed_hosts;
     hosts.push_back(options_.host);
     return hosts;
+  }
+
+  // From here on, so that none is lost while the rest is made; they are answered when Run begins.
+  void CatchSignals() {
+    http_->OnSignal([this](int signal) { OnSignal(signal); });
+    if (options_.interrupted && options_.interrupted()) http_->Post([this] { OnSignal(SIGTERM); });
   }
 
   Status OpenSpans() {

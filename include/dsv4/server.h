@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,9 @@ struct ServerOptions {
   bool log_json = false;
   double log_interval_s = 10;  // between two lines that say how much work is being done; 0: none
   std::string otlp_endpoint;   // http://HOST[:PORT][/PATH] of a collector that takes spans; "": none
+  // Whether a signal to stop came before Serve catches them, as it does from its start on: then it ends at once. Any
+  // time; null: none did.
+  std::function<bool()> interrupted;
 };
 
 // Serves until SIGTERM or SIGINT, then finishes what is being answered, up to the drain time-out; a second signal ends

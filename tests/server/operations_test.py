@@ -87,6 +87,20 @@ class Mistakes(unittest.TestCase):
             self.refused([*model, "--otlp-endpoint", "collector"], "--otlp-endpoint")
             self.refused([*model, "--cors-origin", "x"], "--cors-origin")
 
+    def test_a_signal_at_any_moment_of_the_start_ends_it(self):
+        start = time.time()
+        self.assertEqual(Server().stop(), 0)
+        whole = time.time() - start
+        for i in range(24):
+            process = subprocess.Popen([BINARY, "serve", "--port", "0", "--threads", "2"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(whole * i / 20)
+            process.send_signal(signal.SIGTERM)
+            try:
+                self.assertIn(process.wait(30 * SLOWNESS), (0, 130, -signal.SIGTERM))
+            finally:
+                process.kill()
+                process.wait()
+
     def test_a_budget_beyond_the_memory_is_a_warning(self):
         for budget, warned in [("1TiB", True), ("64MiB", False)]:
             server = Server("--kv-budget", budget)
