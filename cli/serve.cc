@@ -1,4 +1,6 @@
 // dsv4 serve: loads a model and hands it to the HTTP server.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -92,6 +94,7 @@ void CheckAgainstModel(const EngineOptions& model, int64_t kv_budget) {
 }  // namespace
 
 int RunServe(const ServeOptions& options) {
+  ::umask(S_IRWXG | S_IRWXO);  // what a server keeps in files is what its users said
   ServerOptions server = options.server;
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);

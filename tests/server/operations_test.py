@@ -107,6 +107,16 @@ class Mistakes(unittest.TestCase):
             self.assertEqual(server.stop(), 0)
             self.assertEqual("--kv-budget is 1099511627776 bytes" in server.read_log(), warned)
 
+    def test_what_users_said_is_for_the_servers_owner(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = Path(folder) / "kept"
+            server = Server("--kv-disk", kept, "--store-responses", "1MiB")
+            self.assertEqual(server.post("/v1/responses", {"input": "Hi", "max_output_tokens": 2}).status, 200)
+            self.assertEqual(server.stop(), 0)
+            found = [kept, *kept.rglob("*")]
+            self.assertGreater(len([path for path in found if path.suffix in (".json", ".dsv4kv")]), 1)
+            self.assertEqual([path for path in found if path.stat().st_mode & 0o77], [])
+
 
 class Goals(unittest.TestCase):
     def test_a_goal_chooses_what_is_not_given(self):
