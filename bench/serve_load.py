@@ -25,6 +25,7 @@ what would begin later than this is left out, and named at the end. Exit status 
 import argparse
 import json
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -73,7 +74,7 @@ class Stream(threading.Thread):
         super().__init__(daemon=True)
         self.server, self.begin, self.times, self.head = server, begin, [], b""
         self.body = {"prompt": ids, "max_tokens": tokens, "temperature": 0.7, "seed": ids[0], "ignore_eos": True, "stream": True,
-                     "stream_options": {"include_usage": True, "continuous_usage_stats": True}}  # a chunk for each token
+                     "stream_options": {"include_usage": True, "continuous_usage_stats": True}}  # in each chunk
 
     def run(self):
         data = json.dumps(self.body).encode()
@@ -86,9 +87,9 @@ class Stream(threading.Thread):
             while piece := sock.recv(1 << 16):
                 now, rest = time.monotonic(), rest + piece
                 self.head = self.head or rest[:300]
-                lines = rest.split(b"\n")
-                rest = lines.pop()
-                self.times += [now] * sum(b'"text":' in line and b'"finish_reason":null' in line for line in lines)
+                *whole, rest = rest.split(b"\n")
+                for total in re.findall(rb'"completion_tokens":(\d+)', b"\n".join(whole)):  # a chunk may hold several
+                    self.times += [now] * (int(total) - len(self.times))
 
 
 def percentile(values, share):
@@ -105,7 +106,7 @@ def load(server, count, length, tokens, seed):
     for stream in streams:
         stream.join()
     for stream in streams:
-        if len(stream.times) < tokens - 1:  # the last one comes with the finish
+        if len(stream.times) < tokens:
             sys.exit("a stream broke off: %r\n%s" % (stream.head, server.read_log()[-2000:]))
     start = min(s.start_time for s in streams)
     first = [s.times[0] - start for s in streams]
