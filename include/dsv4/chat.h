@@ -24,7 +24,7 @@ enum class ChatDialect {
   kV40731,     // Flash of 2026-07-31 and later
 };
 
-// "v4" or "v4-0731".
+// "v4" or "v4-0731". Error: kInvalidArgument, naming both.
 std::string_view ChatDialectName(ChatDialect dialect);
 Result<ChatDialect> ParseChatDialect(std::string_view name);
 
@@ -108,6 +108,7 @@ struct RenderedPrompt {
   std::string text;
   std::vector<TextRange> given;  // in order; each in UTF-8 as it was given
 };
+// Errors as of RenderPrompt.
 Result<RenderedPrompt> RenderPromptWithPlaces(const ChatRequest& request, ChatDialect dialect);
 
 // What spellings of special tokens in the given parts of a prompt are: special tokens, as in the official encoder,

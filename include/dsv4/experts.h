@@ -16,7 +16,8 @@ struct ExpertCounts {
 
 // A file of them, JSON. Reading errors name the file: kNotFound, kDataLoss.
 Result<ExpertCounts> ReadExpertCounts(const std::string& path);
-// Replaces the file as a whole.
+// Replaces the file as a whole. Errors name the file: kNotFound (no such folder), kResourceExhausted (no room on
+// the disk), kInvalidArgument (it cannot be written).
 Status WriteExpertCounts(const std::string& path, const ExpertCounts& counts);
 
 // Since an engine was loaded; of several ranks, as rank 0 has counted.

@@ -39,6 +39,7 @@ struct CompletionLine {
   std::string completion;
   bool thinking = false;
 };
+// Error: kInvalidArgument, naming the field.
 Result<CompletionLine> ParseCompletionLine(std::string_view json);
 
 }  // namespace dsv4

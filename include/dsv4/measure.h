@@ -1,5 +1,6 @@
 // For measurements: what an engine's processor could do at most, and where the time of its steps goes. The CPU only;
-// elsewhere every call ends with kUnsupported, but for Engine::MeasureReadRate and ReplaceDrafts.
+// elsewhere every call ends with kUnsupported, but for Engine::MeasureReadRate and ReplaceDrafts. Rates are of a
+// second, times are in seconds.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,7 @@ struct OpTime {
   double products = 0;  // multiply-adds
 };
 // The ops that `work` runs on the engine, in order of their first call. Ops that the trace sees as one are one row.
+// Errors: those of `work`.
 Result<std::vector<OpTime>> TraceOps(Engine& engine, const std::function<Status()>& work);
 
 struct LinearShape {
@@ -45,7 +47,7 @@ Result<std::vector<LinearShape>> LinearShapes(Engine& engine);
 
 // One linear of random weights in `format` ("NVFP4", "MXFP4", "FP8", "BF16"), as many of them in turn as no cache
 // holds, for about `budget` seconds: the median time of a call, with the engine's integer inputs and AMX tiles where
-// its options have them. Matrices of more than 256 MiB lose rows.
+// its options have them. Matrices of more than 256 MiB lose rows. Error: kInvalidArgument (another format).
 struct LinearTime {
   int64_t rows = 0;
   double seconds = 0, bytes = 0, products = 0;
@@ -55,7 +57,8 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
 
 // Appends tokens without computing them: their cached rows are copies of those of the session's first page of 256
 // tokens, which must be there. For measurements at contexts that would take hours to fill; the text that follows means
-// nothing.
+// nothing. Errors: kInvalidArgument (no whole page yet, an id outside the vocabulary), kResourceExhausted (context
+// limit, memory).
 Status AppendCopies(Session& session, std::span<const TokenId> tokens);
 
 // What a session is going to say, as far as is known.

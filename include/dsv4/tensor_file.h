@@ -17,7 +17,8 @@ struct NamedTensor {
   std::variant<std::span<const float>, std::span<const int32_t>> values;
 };
 
-// Writes `path` whole or not at all.
+// Writes `path` whole or not at all. Errors name the file: kNotFound (no such folder), kResourceExhausted (no room on
+// the disk), kInvalidArgument (it cannot be written).
 Status WriteTensorFile(const std::string& path, std::span<const NamedTensor> tensors);
 
 }  // namespace dsv4
