@@ -1,7 +1,6 @@
 // The parts of dsv4 bench that look inside a step: the time of each op, and linears of every weight format.
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "bench.h"

@@ -1,5 +1,4 @@
 // dsv4 inspect: what a checkpoint holds and what running it takes.
-#include <algorithm>
 #include <string>
 #include <vector>
 

@@ -4,7 +4,6 @@
 // predicted), so that every token of the text is predicted exactly once.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>

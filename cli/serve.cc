@@ -7,8 +7,6 @@
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "dsv4/inspect.h"
 #include "dsv4/server.h"

@@ -1,5 +1,4 @@
 // Flags of `dsv4 serve`.
-#include <memory>
 #include <string>
 
 #include "flags.h"

@@ -1,5 +1,4 @@
 // dsv4 tokenize and dsv4 detokenize: text to ids and back, from stdin to stdout.
-#include <memory>
 #include <string>
 #include <vector>
 

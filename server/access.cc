@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <iterator>
-#include <utility>
 
 #include "keys.h"
 

@@ -1,7 +1,6 @@
 #include "api.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <cmath>

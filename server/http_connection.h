@@ -2,14 +2,12 @@
 #pragma once
 
 #include <array>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <random>
 #include <string>
 #include <string_view>
 #include <unordered_set>
-#include <vector>
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/http/parser.hpp>

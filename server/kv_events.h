@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "cut_watcher.h"
 #include "dsv4/status.h"

@@ -1,7 +1,6 @@
 // Counters in Prometheus' text form. vLLM's names where they mean the same.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>

@@ -1,5 +1,4 @@
 // What /openapi.json and /docs say: all of it from the tables of routes and fields.
-#include <cmath>
 #include <string>
 #include <string_view>
 

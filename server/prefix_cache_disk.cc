@@ -1,6 +1,5 @@
 // The prefix cache's files: written, read, found again at the start, removed.
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>

@@ -1,6 +1,5 @@
 #include "request_log.h"
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>

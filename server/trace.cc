@@ -1,6 +1,5 @@
 #include "trace.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <random>

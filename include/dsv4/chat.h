@@ -8,7 +8,6 @@
 // the reasoning or inside the content (output_parser.h takes it apart).
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,7 +1,6 @@
 // The environment: docs/env.md lists every variable. No other file reads it.
 #pragma once
 
-#include <cstdint>
 #include <cstdlib>
 #include <string>
 

@@ -1,7 +1,5 @@
 // Engine::Decode: tokens drawn on the device, or on the host between steps.
-#include <algorithm>
 #include <new>
-#include <utility>
 
 #include "dsv4/sampling.h"
 #include "engine/check_ranks.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "device/device.h"
 #include "dsv4/engine.h"

@@ -7,7 +7,6 @@
 
 #include "base/random.h"
 #include "base/str.h"
-#include "device/cpu_features.h"
 #include "device/cpu_rates.h"
 #include "device/op_trace.h"
 #include "engine/engine_impl.h"

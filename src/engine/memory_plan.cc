@@ -6,7 +6,6 @@
 
 #include "base/available_memory.h"
 #include "base/str.h"
-#include "device/cpu_features.h"
 #include "engine/decode_steps.h"
 #include "engine/device_round.h"
 #include "engine/draft_chain.h"

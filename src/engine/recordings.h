@@ -24,7 +24,6 @@ struct RepeatedStep {
   int64_t sequences, rows;
   bool keeps_drafts = true;  // Step's
 
-  static RepeatedStep OneEach(StepWork work, int64_t sequences) { return {work, sequences, sequences}; }
   auto operator<=>(const RepeatedStep&) const = default;
 };
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "base/env.h"
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "dsv4/engine.h"

@@ -1,7 +1,6 @@
 #include "engine/session.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/str.h"
 #include "engine/engine_impl.h"

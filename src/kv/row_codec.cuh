@@ -69,12 +69,6 @@ __device__ __forceinline__ int Fp4ScaleExponent(float largest) {
   return CeilLog2(__fdiv_rn(fmaxf(largest, 6.0f * 0x1p-126f), 6.0f));
 }
 
-// Eight E2M1 codes (low nibble first) times one scale.
-__device__ __forceinline__ void DecodeE2m1x8(uint32_t codes, float scale, float (&x)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = E2m1ToF32((codes >> (4 * i)) & 15u) * scale;
-}
-
 // ---- rows in memory (RowArray, EmittedRow and StateRow of kv/layout.h) ----
 
 struct RowPointer {

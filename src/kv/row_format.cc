@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
-#include "base/check.h"
 #include "tensor/codec/activation.h"
 #include "tensor/codec/bf16.h"
 #include "tensor/codec/fp4.h"

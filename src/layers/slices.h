@@ -1,7 +1,6 @@
 // Sums of the slices that a rank has of a layer, where their order must not depend on how many ranks there are.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 
 #include "device/exec_context.h"

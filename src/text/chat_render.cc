@@ -2,7 +2,6 @@
 // specification.
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 

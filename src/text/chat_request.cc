@@ -1,5 +1,4 @@
 // The JSON form of a chat request, and which dialect a checkpoint speaks.
-#include <algorithm>
 #include <array>
 
 #include "base/file.h"

@@ -1,6 +1,5 @@
 // The strict parser: what the official encoder accepts as a completion.
 #include <algorithm>
-#include <array>
 #include <initializer_list>
 #include <set>
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 
 #include "dsv4/types.h"
 

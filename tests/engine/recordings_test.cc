@@ -62,9 +62,7 @@ class FakeDevice : public Device {
 
 constexpr auto kNothing = [] {};
 
-RepeatedStep StepOfSize(int64_t sequences, StepWork work = StepWork::kModel) {
-  return RepeatedStep::OneEach(work, sequences);
-}
+RepeatedStep StepOfSize(int64_t sequences, StepWork work = StepWork::kModel) { return {work, sequences, sequences}; }
 
 // Ranks record before one of them launches.
 TEST(Recordings, PreparingRecordsAndRunsNothing) {

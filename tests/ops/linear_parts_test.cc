@@ -1,5 +1,7 @@
 #include "ops/linear/linear.h"
 
+#include <memory>
+
 #include "support/compare.h"
 #include "support/contexts.h"
 #include "support/guard_buffer.h"

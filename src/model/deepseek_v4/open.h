@@ -1,7 +1,6 @@
 // What the seam of models (model/model.h) asks of DeepSeek-V4.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 

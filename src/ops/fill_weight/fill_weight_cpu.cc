@@ -1,6 +1,5 @@
 // The reference's values, bit for bit, 16 at a time: a checkpoint is written at the disk's speed, not the generator's.
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "base/thread_pool.h"

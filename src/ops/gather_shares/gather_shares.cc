@@ -1,7 +1,5 @@
 #include "ops/gather_shares/gather_shares.h"
 
-#include <algorithm>
-
 #include "ops/cuda_row.h"
 #include "tensor/quant_tensor.h"
 

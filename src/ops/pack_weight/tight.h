@@ -3,7 +3,6 @@
 // released, and for NVFP4 that was cast from it. Blocks of zeros may have any scale but NaN.
 #pragma once
 
-#include <cmath>
 #include <optional>
 
 #include "ops/pack_weight/pack_weight.h"

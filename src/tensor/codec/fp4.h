@@ -2,7 +2,6 @@
 // nibble first. OCP "Microscaling Formats (MX) Specification"; block scales: tensor/quant_tensor.h.
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 

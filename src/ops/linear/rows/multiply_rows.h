@@ -7,8 +7,6 @@
 // global scale. Zeros pad the last L columns.
 #pragma once
 
-#include <algorithm>
-
 #include "ops/linear/rows/column_order.h"
 #include "ops/simd.h"
 
