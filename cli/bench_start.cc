@@ -121,7 +121,7 @@ int BenchWriteCheckpoint(const BenchOptions& options) {
   ProgressLine progress;
   model.progress = progress.Callback();
   const auto start = Clock::now();
-  Must(WriteSyntheticCheckpoint(model, options.disk));
+  Must(WriteSyntheticCheckpoint(model, options.disk, options.disk_overflow));
   const double s = Seconds(start, Clock::now());
   progress.Clear();
   int64_t bytes = 0, files = 0;

@@ -218,6 +218,8 @@ void CheckBench(const BenchOptions& o) {
   CheckSynthetic(o.model);
   if (!o.disk.empty() && o.model.synthetic.shape.empty())
     throw UsageError("--disk writes synthetic weights; add --synthetic flash");
+  if (!o.disk_overflow.empty() && o.disk.empty())
+    throw UsageError("--disk-overflow takes what the disk of --disk has no room for; add --disk DIR");
   if (!IsCpu(o.model.device) && (o.linears || o.ops.value_or(false))) {
     throw UsageError("--ops and --linears measure the CPU; add --device cpu");
   }
@@ -257,6 +259,12 @@ void AddOtherBenches(CLI::App* c, const std::shared_ptr<BenchOptions>& o) {
           [o](const std::string& text) {
             if (text.empty()) throw UsageError("--disk needs the name of a folder");
             o->disk = text;
+          });
+  AddText(c, "--disk-overflow", kFolderType,
+          "with --disk: shards that its disk has no room for go to this new folder on another one, with links to them",
+          [o](const std::string& text) {
+            if (text.empty()) throw UsageError("--disk-overflow needs the name of a folder");
+            o->disk_overflow = text;
           });
 }
 

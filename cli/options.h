@@ -114,7 +114,8 @@ struct BenchOptions {
   std::optional<std::vector<int64_t>> draft_rows, draft_right;
   int64_t draft_repeats = 0;  // of wrong tokens, in percent: like the one in front
   std::string count_experts_file;
-  std::string disk;  // write the synthetic weights into this folder instead of measuring
+  std::string disk;           // write the synthetic weights into this folder instead of measuring
+  std::string disk_overflow;  // and into this one what its disk has no room for
   bool json = false;
 };
 

@@ -286,8 +286,10 @@ class Engine {
 
 // Writes the weights of options.synthetic, the same values, as a checkpoint into the new folder `dir`: safetensors
 // shards of at most 5 GB with their index, NVFP4 in ModelOpt's layout, config.json; no tokenizer. options.device makes
-// the values. Errors: kInvalidArgument (`dir` exists), kResourceExhausted (the disk lacks room, known before anything
-// is written), kCancelled; nothing is left behind then.
-Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir);
+// the values. Shards that the disk of `dir` has no room for go to the new folder `overflow` (on another disk, or in
+// memory) and are links in `dir`; "": there is none. Errors: kInvalidArgument (a folder exists), kNotFound (the folder
+// above one does not), kResourceExhausted (the disks lack room, known before anything is written), kCancelled; nothing
+// is left behind then.
+Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir, const std::string& overflow = "");
 
 }  // namespace dsv4

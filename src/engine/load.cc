@@ -118,13 +118,14 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   return std::unique_ptr<Engine>(std::move(engine));
 }
 
-Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir) {
+Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir, const std::string& overflow) {
   DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
   DSV4_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Device>> devices, OpenDevices(options));
   const std::unique_ptr<ThreadPool> pool = MakePool(options);
-  return WriteSyntheticModel(*devices.front(), *pool, options.synthetic, dir, [&options](int64_t done, int64_t total) {
-    return !options.progress || options.progress({Progress::Phase::kWriting, done, total});
-  });
+  return WriteSyntheticModel(*devices.front(), *pool, options.synthetic, dir, overflow,
+                             [&options](int64_t done, int64_t total) {
+                               return !options.progress || options.progress({Progress::Phase::kWriting, done, total});
+                             });
 }
 
 Result<ModelDescription> Inspect(const EngineOptions& options) {

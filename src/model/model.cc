@@ -57,8 +57,8 @@ Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& mo
 }
 
 Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
-                           const std::function<bool(int64_t, int64_t)>& progress) {
-  return deepseek_v4::WriteSynthetic(device, pool, model, dir, progress);
+                           const std::string& overflow, const std::function<bool(int64_t, int64_t)>& progress) {
+  return deepseek_v4::WriteSynthetic(device, pool, model, dir, progress, {.overflow = overflow});
 }
 
 }  // namespace dsv4

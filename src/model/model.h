@@ -271,8 +271,9 @@ Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& mo
                                                         const Device& device, DraftModule draft = DraftModule::kNone,
                                                         bool tight_experts = true);
 
-// Such weights as a checkpoint in the new folder `dir` (WriteSyntheticCheckpoint, dsv4/engine.h).
+// Such weights as a checkpoint in the new folder `dir`, and in `overflow` (WriteSyntheticCheckpoint, dsv4/engine.h).
 Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
+                           const std::string& overflow,
                            const std::function<bool(int64_t done, int64_t total)>& progress);
 
 }  // namespace dsv4

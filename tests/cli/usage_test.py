@@ -142,6 +142,7 @@ class Usage(CliTestCase):
 
     def test_a_synthetic_checkpoint_is_written_inspected_and_never_overwritten(self):
         self.fails(2, ["--disk", "--synthetic"], "bench", "--disk", "x")
+        self.fails(2, ["--disk-overflow", "--disk"], "bench", "--synthetic", "nano", "--disk-overflow", "x")
         with tempfile.TemporaryDirectory() as temp:
             folder = os.path.join(temp, "m")
             arguments = ["bench", "--synthetic", "nano", "--layers", "1", "--disk", folder, "--json"]
@@ -149,6 +150,8 @@ class Usage(CliTestCase):
             self.assertEqual(line["bytes"], sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)))
             self.assertEqual(json.loads(self.ok("inspect", "-m", folder, "--json"))["num_layers"], 1)
             self.fails(1, [folder, "there already"], *arguments)
+            self.fails(1, [folder, "there already"], "bench", "--synthetic", "nano", "--disk", os.path.join(temp, "n"), "--disk-overflow", folder)
+            self.assertEqual(os.listdir(temp), ["m"])
             start = json.loads(self.ok("bench", "-m", folder, "--first-token", "--prompts", "8", "--json"))
             self.assertGreater(start["first_token_s"], start["loaded_s"])
 

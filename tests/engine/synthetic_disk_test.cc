@@ -52,6 +52,44 @@ TEST(SyntheticDisk, ShardsStayBelowTheLimitAndTheIndexNamesThem) {
   EXPECT_EQ(LogitsOfModel({.model_dir = temp / "m"}), LogitsOfModel({.model_dir = "", .synthetic = model}));
 }
 
+// Shards that the first folder has no room for lie in the second one; a reader sees one checkpoint.
+TEST(SyntheticDisk, AnotherDiskTakesWhatTheFirstHasNoRoomFor) {
+  const TempDir temp;
+  const auto device = std::move(Device::Open("cpu")).value();
+  ThreadPool pool(2);
+  const SyntheticModel model{.shape = "nano", .num_layers = 2, .seed = 7};
+  const std::string dir = temp / "m", beside = temp / "beside";
+  deepseek_v4::SyntheticDiskOptions options{.shard_bytes = 600'000, .overflow = beside, .dir_bytes = 4'000'000};
+  ASSERT_TRUE(deepseek_v4::WriteSynthetic(*device, pool, model, dir, {}, options).ok());
+  int64_t in_dir = 0, links = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    if (entry.is_symlink()) {
+      ++links;
+    } else {
+      in_dir += static_cast<int64_t>(entry.file_size());
+    }
+  }
+  EXPECT_GT(in_dir, 2'000'000);
+  EXPECT_LE(in_dir, options.dir_bytes);
+  EXPECT_GT(links, 1);
+  EXPECT_EQ(links, std::distance(std::filesystem::directory_iterator(beside), {}));
+  EXPECT_EQ(LogitsOfModel({.model_dir = dir}), LogitsOfModel({.model_dir = "", .synthetic = model}));
+
+  // Nothing of it stays where it ends early, and none is needed where all fits.
+  const auto stop = [](int64_t done, int64_t total) { return done < total * 9 / 10; };
+  options.overflow = temp / "beside2";
+  EXPECT_EQ(deepseek_v4::WriteSynthetic(*device, pool, model, temp / "m2", stop, options).code(),
+            StatusCode::kCancelled);
+  EXPECT_FALSE(std::filesystem::exists(temp / "m2"));
+  EXPECT_FALSE(std::filesystem::exists(options.overflow));
+  options.dir_bytes = 0;
+  EXPECT_TRUE(deepseek_v4::WriteSynthetic(*device, pool, model, temp / "m3", {}, options).ok());
+  EXPECT_FALSE(std::filesystem::exists(options.overflow));
+  options.overflow = temp / "m4";
+  EXPECT_EQ(deepseek_v4::WriteSynthetic(*device, pool, model, temp / "m4", {}, options).code(),
+            StatusCode::kInvalidArgument);
+}
+
 TEST(SyntheticDisk, RefusesAFolderThatIsThere) {
   const TempDir temp;
   const EngineOptions options{.model_dir = "", .synthetic = {.shape = "nano", .num_layers = 1}};

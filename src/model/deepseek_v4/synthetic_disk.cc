@@ -259,46 +259,118 @@ class Filler {
   DeviceBuffer buffer_;
 };
 
+std::string ParentOf(const fs::path& path) { return path.has_parent_path() ? path.parent_path().string() : "."; }
+
+// The folder of a checkpoint, and a second one for shards that the first has no room for.
+struct NewFolders {
+  fs::path dir, overflow;  // overflow empty: none
+  size_t in_dir = 0;       // shards; the others are in `overflow`
+
+  // Where a shard is written.
+  std::string FileOf(size_t shard, const std::string& name) const {
+    return ((shard < in_dir ? dir : overflow) / name).string();
+  }
+  // Nothing of it stays when one cannot be made.
+  Status Make(const std::vector<Shard>& shards) const {
+    if (::mkdir(dir.c_str(), 0777) != 0) return CannotMake(dir);
+    std::error_code error;
+    if (!overflow.empty() && ::mkdir(overflow.c_str(), 0777) != 0) {
+      const Status status = CannotMake(overflow);
+      fs::remove(dir, error);
+      return status;
+    }
+    for (size_t i = in_dir; i < shards.size(); ++i) {
+      fs::create_symlink(fs::absolute(FileOf(i, shards[i].name)), dir / shards[i].name, error);
+      if (!error) continue;
+      Remove();
+      return InvalidArgument(StrCat("cannot make a link in '", dir.string(), "': ", error.message()));
+    }
+    return {};
+  }
+  void Remove() const {
+    std::error_code error;
+    fs::remove_all(dir, error);
+    if (!overflow.empty()) fs::remove_all(overflow, error);
+  }
+
+ private:
+  static Status CannotMake(const fs::path& path) {
+    return InvalidArgument(StrCat("cannot make the folder '", path.string(), "': ", std::strerror(errno)));
+  }
+};
+
+// A folder that can be made, without the slash at its end.
+Result<fs::path> NewFolder(const std::string& name) {
+  const fs::path folder = fs::path(name).lexically_normal();
+  fs::path path = folder.has_filename() ? folder : folder.parent_path();
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(path, error))) {
+    return InvalidArgument(StrCat("'", path.string(), "' is there already; name a folder that does not exist yet"));
+  }
+  if (!fs::is_directory(ParentOf(path), error))
+    return NotFound(StrCat("no folder '", ParentOf(path), "' to write '", path.string(), "' in"));
+  return path;
+}
+
+// Beside `text_bytes` of index and config.json.
+Result<NewFolders> PlaceShards(const std::vector<Shard>& shards, size_t text_bytes, const std::string& dir,
+                               const SyntheticDiskOptions& options) {
+  NewFolders out;
+  DSV4_ASSIGN_OR_RETURN(out.dir, NewFolder(dir));
+  if (!options.overflow.empty()) {
+    DSV4_ASSIGN_OR_RETURN(out.overflow, NewFolder(options.overflow));
+    if (out.overflow == out.dir)
+      return InvalidArgument(StrCat("'", out.dir.string(), "' cannot be its own second folder; name another disk's"));
+  }
+  const int64_t free = options.dir_bytes > 0 ? options.dir_bytes : FreeDiskBytes(ParentOf(out.dir));
+  auto needed = static_cast<int64_t>(text_bytes);
+  int64_t beside = 0;
+  for (const Shard& s : shards) {
+    const int64_t bytes = s.num_bytes + static_cast<int64_t>(s.prologue.size());
+    const bool fits = free < 0 || needed + bytes <= free;
+    if (!out.overflow.empty() && (beside > 0 || !fits)) {
+      beside += bytes;
+    } else {
+      needed += bytes;
+      ++out.in_dir;
+    }
+  }
+  if (free >= 0 && needed > free) {
+    return ResourceExhausted(StrCat("the checkpoint takes ", needed, " bytes and the disk of '", ParentOf(out.dir),
+                                    "' has ", free, " free; use fewer layers (--layers) or another disk"));
+  }
+  if (beside == 0) {
+    out.overflow.clear();
+    return out;
+  }
+  const int64_t free_beside = FreeDiskBytes(ParentOf(out.overflow));
+  if (free_beside >= 0 && beside > free_beside) {
+    return ResourceExhausted(StrCat("of the checkpoint ", beside, " bytes do not fit the disk of '", ParentOf(out.dir),
+                                    "', and that of '", ParentOf(out.overflow), "' has ", free_beside,
+                                    " free; use fewer layers (--layers) or another disk"));
+  }
+  return out;
+}
+
 }  // namespace
 
 Status WriteSynthetic(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
                       const std::function<bool(int64_t, int64_t)>& progress, const SyntheticDiskOptions& options) {
   DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model));
   const std::vector<Shard> shards = PlanShards(config, model, options.shard_bytes);
-  int64_t total = 0, on_disk = 0;
-  for (const Shard& s : shards) {
-    total += s.num_bytes;
-    on_disk += s.num_bytes + static_cast<int64_t>(s.prologue.size());
-  }
+  int64_t total = 0;
+  for (const Shard& s : shards) total += s.num_bytes;
   const std::string index = IndexJson(shards, total), config_text = ConfigJson(config, model);
-  on_disk += static_cast<int64_t>(index.size() + config_text.size());
-
-  const fs::path folder = fs::path(dir).lexically_normal();
-  const fs::path path = folder.has_filename() ? folder : folder.parent_path();
-  std::error_code error;
-  if (fs::exists(fs::symlink_status(path, error))) {
-    return InvalidArgument(StrCat("'", path.string(), "' is there already; name a folder that does not exist yet"));
-  }
-  const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
-  if (!fs::is_directory(parent, error))
-    return NotFound(StrCat("no folder '", parent, "' to write '", path.string(), "' in"));
-  const int64_t free = FreeDiskBytes(parent);
-  if (free >= 0 && free < on_disk) {
-    return ResourceExhausted(StrCat("the checkpoint takes ", on_disk, " bytes and the disk of '", parent, "' has ",
-                                    free, " free; use fewer layers (--layers) or another disk"));
-  }
+  DSV4_ASSIGN_OR_RETURN(const NewFolders folders, PlaceShards(shards, index.size() + config_text.size(), dir, options));
   Filler filler(device, pool, config, model);
   DSV4_RETURN_IF_ERROR(filler.Prepare(shards));
-  if (::mkdir(path.c_str(), 0777) != 0) {
-    return InvalidArgument(StrCat("cannot make the folder '", path.string(), "': ", std::strerror(errno)));
-  }
-
   const auto write = [&]() -> Status {
     int64_t done = 0;
-    for (const Shard& s : shards) {
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const Shard& s = shards[i];
       const auto prologue = static_cast<int64_t>(s.prologue.size());
       DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<NewMappedFile> file,
-                            NewMappedFile::Create((path / s.name).string(), prologue + s.num_bytes));
+                            NewMappedFile::Create(folders.FileOf(i, s.name), prologue + s.num_bytes));
       std::memcpy(file->data(), s.prologue.data(), s.prologue.size());
       for (const Item& item : s.items) {
         filler.Fill(item, file->data() + prologue);
@@ -309,11 +381,12 @@ Status WriteSynthetic(Device& device, ThreadPool& pool, const SyntheticModel& mo
       DSV4_RETURN_IF_ERROR(device.Synchronize());
       DSV4_RETURN_IF_ERROR(file->Finish());
     }
-    DSV4_RETURN_IF_ERROR(WriteFile((path / "model.safetensors.index.json").string(), index));
-    return WriteFile((path / "config.json").string(), config_text);
+    DSV4_RETURN_IF_ERROR(WriteFile((folders.dir / "model.safetensors.index.json").string(), index));
+    return WriteFile((folders.dir / "config.json").string(), config_text);
   };
-  const Status status = write();
-  if (!status.ok()) fs::remove_all(path, error);
+  Status status = folders.Make(shards);
+  if (status.ok()) status = write();
+  if (!status.ok()) folders.Remove();
   return status;
 }
 

@@ -19,6 +19,8 @@ namespace dsv4::deepseek_v4 {
 // kInvalidArgument (the folder exists), kResourceExhausted (disk or memory).
 struct SyntheticDiskOptions {
   int64_t shard_bytes = 5'000'000'000;
+  std::string overflow;   // a second new folder: shards that `dir` has no room for, as links in `dir`. "": none
+  int64_t dir_bytes = 0;  // what shards may take in `dir`; 0: what its disk has free
 };
 Status WriteSynthetic(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
                       const std::function<bool(int64_t done, int64_t total)>& progress,
