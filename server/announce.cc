@@ -1,11 +1,11 @@
-#include "announce.h"
+#include "server/announce.h"
 
 #include <algorithm>
 #include <string>
 
 #include "dsv4/chat.h"
 #include "dsv4/inspect.h"
-#include "metrics.h"
+#include "server/metrics/metrics.h"
 
 namespace dsv4::server {
 

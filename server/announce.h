@@ -4,8 +4,8 @@
 #include "dsv4/engine.h"
 #include "dsv4/server.h"
 #include "dsv4/tokenizer.h"
-#include "http.h"
-#include "log.h"
+#include "server/base/log.h"
+#include "server/http/http.h"
 
 namespace dsv4::server {
 

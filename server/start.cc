@@ -1,13 +1,13 @@
-#include "start.h"
+#include "server/start.h"
 
 #include <chrono>
 #include <filesystem>
 #include <string>
 #include <system_error>
 
-#include "access.h"
-#include "kv_events.h"
-#include "spans.h"
+#include "server/cache/kv_events.h"
+#include "server/http/access.h"
+#include "server/observe/spans.h"
 
 namespace dsv4::server {
 

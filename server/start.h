@@ -5,8 +5,8 @@
 
 #include "dsv4/server.h"
 #include "dsv4/status.h"
-#include "http.h"
-#include "kv_files.h"
+#include "server/cache/kv_files.h"
+#include "server/http/http.h"
 
 namespace dsv4::server {
 

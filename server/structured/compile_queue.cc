@@ -1,4 +1,4 @@
-#include "compile_queue.h"
+#include "server/structured/compile_queue.h"
 
 #include <utility>
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "../workers.h"
+#include "server/base/workers.h"
 
 namespace dsv4::server {
 

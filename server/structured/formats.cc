@@ -1,9 +1,9 @@
-#include "formats.h"
+#include "server/structured/formats.h"
 
 #include <utility>
 
-#include "grammar.h"
-#include "schema.h"
+#include "server/structured/grammar.h"
+#include "server/structured/schema.h"
 
 namespace dsv4::server {
 

@@ -1,5 +1,5 @@
 // A build without XGrammar.
-#include "grammar.h"
+#include "server/structured/grammar.h"
 
 namespace dsv4::server {
 

@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "grammar.h"
-#include "work.h"
+#include "server/structured/grammar.h"
+#include "server/structured/work.h"
 
 // XGrammar asks for these. What it warns of, server/structured/schema.cc has checked before.
 namespace xgrammar {

@@ -1,4 +1,4 @@
-#include "mask_ahead.h"
+#include "server/structured/mask_ahead.h"
 
 #include <algorithm>
 #include <atomic>

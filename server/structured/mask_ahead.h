@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "grammar.h"
+#include "server/structured/grammar.h"
 
 namespace dsv4::server {
 

@@ -1,4 +1,4 @@
-#include "pattern.h"
+#include "server/structured/pattern.h"
 
 #include <algorithm>
 #include <array>

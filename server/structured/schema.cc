@@ -1,4 +1,4 @@
-#include "schema.h"
+#include "server/structured/schema.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "pattern.h"
+#include "server/structured/pattern.h"
 
 namespace dsv4::server {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "../json.h"
+#include "server/base/json.h"
 
 namespace dsv4::server {
 

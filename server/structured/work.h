@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "grammar.h"
+#include "server/structured/grammar.h"
 
 namespace dsv4::server {
 

@@ -1,6 +1,6 @@
 #include <pthread.h>
 
-#include "work.h"
+#include "server/structured/work.h"
 
 namespace {
 

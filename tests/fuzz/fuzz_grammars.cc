@@ -15,7 +15,7 @@
 
 #include "dsv4/tokenizer.h"
 #include "fuzz/require.h"
-#include "server/json.h"
+#include "server/base/json.h"
 #include "server/structured/formats.h"
 #include "server/structured/grammar.h"
 #include "server/structured/schema.h"

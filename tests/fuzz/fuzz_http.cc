@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "fuzz/require.h"
-#include "server/http.h"
+#include "server/http/http.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "fuzz/require.h"
-#include "server/api.h"
+#include "server/api/api.h"
 #include "server/fake_engine.h"
 #include "server/structured/grammar.h"
 

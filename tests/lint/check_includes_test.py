@@ -85,6 +85,21 @@ class CheckIncludes(TreeTestCase):
     def test_server_sees_the_public_headers_only(self):
         self.expect("server/bad.cc", '#include "base/check.h"\n', "include", 1)
 
+    def test_folders_of_server_include_those_before_them(self):
+        self.write("server/base/json.h", "#pragma once\n")
+        self.write("server/http/http.h", '#pragma once\n#include "server/base/json.h"\n')
+        self.write("server/server.cc", '#include "server/http/http.h"\n')
+        self.assertEqual(self.errors(), [])
+        self.expect("server/base/bad.cc", '#include "server/base/json.h"\n#include "server/http/http.h"\n', "include", 2)
+
+    def test_a_folder_of_server_without_a_place(self):
+        self.write("server/base/json.h", "#pragma once\n")
+        self.expect("server/misc/bad.cc", '#include "server/base/json.h"\n', "include", 1)
+
+    def test_includes_of_server_are_written_from_the_top(self):
+        self.write("server/base/json.h", "#pragma once\n")
+        self.expect("server/base/bad.cc", '#include "json.h"\n', "include-path", 1)
+
     def test_public_header_includes_no_third_party(self):
         self.expect("include/dsv4/bad.h", "#pragma once\n#include <nlohmann/json.hpp>\n", "include", 2)
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "nano_tokenizer.h"
+#include "server/nano_tokenizer.h"
 
 namespace dsv4::server {
 namespace {

@@ -6,10 +6,12 @@
 Prints one line for each finding, `path:line: [rule] message`, and exits 1 when there is an error (warnings do
 not count). Rules:
 
-  include        a folder of src/ includes only folders to its left (see ALLOWED); cli/ and server/ include only
-                 include/dsv4/ and their own files; public headers include only the standard library and each other
+  include        a folder of src/ includes only folders to its left (see ALLOWED), a folder of server/ too
+                 (SERVER_FOLDERS); cli/ and server/ include only include/dsv4/ and their own files; public headers
+                 include only the standard library and each other
   seam           engine/ sees of src/model/ only model.h, behind which each family of models lies
-  include-path   a quoted include in src/ is written from src/ (or starts with dsv4/) and names a file that exists
+  include-path   a quoted include in src/ is written from src/, in server/ with server/ in front (or starts with
+                 dsv4/), and names a file that exists
   size           a file has at most 1,000 lines (error) and should have at most 500 (warning)
   columns        a line of C++ has at most 120 columns, but for the text of raw strings
   pragma-once    every header has `#pragma once`
@@ -47,6 +49,8 @@ ALLOWED = {
 }
 MODEL_SEAM = "model/model.h"           # all that engine/ sees of src/model/
 PROGRAMS = ("cli", "server")          # they see include/dsv4/ only
+# Each includes only those before it; the files that lie in server/ itself may include all of them.
+SERVER_FOLDERS = ("base", "metrics", "http", "cache", "structured", "schedule", "observe", "api", "page")
 ABOVE_OPS = ("layers", "model", "engine")
 
 CODE_FOLDERS = ("src", "include", "cli", "server", "tests", "bench", "tools", "scripts", "cmake")
@@ -135,6 +139,22 @@ def folder_of(parts):
     return None
 
 
+def check_server_include(root, rel, number, name, report):
+    """An include of server/ by a file of server/."""
+    if not name.startswith("server/") or not (root / name).is_file():
+        report.error(rel, number, "include-path", f"\"{name}\" is no header of server/, written with server/ in front")
+        return
+    own, other = (parts[1] if len(parts) > 2 else None for parts in (rel.parts, Path(name).parts))
+    for folder in (own, other):
+        if folder is not None and folder not in SERVER_FOLDERS:
+            report.error(rel, number, "include", f"server/{folder}/ has no place in the order of folders; "
+                         "add it to SERVER_FOLDERS in tools/lint/check_includes.py")
+            return
+    if own is not None and (other is None or SERVER_FOLDERS.index(other) > SERVER_FOLDERS.index(own)):
+        before = ", ".join(SERVER_FOLDERS[:SERVER_FOLDERS.index(own)]) or "nothing but itself"
+        report.error(rel, number, "include", f"server/{own}/ may not include {name} (it may include {before})")
+
+
 def check_include(root, path, number, bracket, name, report):
     rel = path.relative_to(root)
     folder = folder_of(rel.parts)
@@ -154,6 +174,9 @@ def check_include(root, path, number, bracket, name, report):
     if name in CONFIGURED_HEADERS:
         return
 
+    if folder == "server" and not (root / "src" / name).is_file():
+        check_server_include(root, rel, number, name, report)
+        return
     target = root / "src" / name
     if target.is_file():
         owner = Path(name).parts[0] if len(Path(name).parts) > 1 else None

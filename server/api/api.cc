@@ -1,0 +1,438 @@
+#include "server/api/api.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "dsv4/json_text.h"
+#include "server/http/keys.h"
+#include "server/observe/trace.h"
+
+namespace dsv4::server {
+
+namespace {
+
+// Each choice of a request has its own, several times as large.
+constexpr size_t kMaxStops = 64, kMaxStopBytes = 16 << 10, kMaxStopIds = 1024;
+
+const char* OpenAiType(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+const char* AnthropicType(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+Json ErrorBody(ErrorForm form, const ApiError& error, const std::string& request_id) {
+  if (form == ErrorForm::kAnthropic) {
+    return {{"type", "error"},
+            {"error", {{"type", AnthropicType(error.status)}, {"message", error.what()}}},
+            {"request_id", request_id}};
+  }
+  return {{"error",
+           {{"message", error.what()},
+            {"type", OpenAiType(error.status)},
+            {"param", error.param.empty() ? Json(nullptr) : Json(error.param)},
+            {"code", error.code.empty() ? Json(nullptr) : Json(error.code)}}}};
+}
+
+HttpReply ErrorReply(ErrorForm form, const ApiError& error, const std::string& id) {
+  HttpReply reply{.status = error.status, .type = "application/json", .body = Dump(ErrorBody(form, error, id))};
+  if (form == ErrorForm::kAnthropic) reply.headers.emplace_back("request-id", id);
+  if (error.retry_after_s > 0) reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  // The same request would run out of time again.
+  if (error.status == 504) reply.headers.emplace_back("x-should-retry", "false");
+  if (error.status == 401) reply.headers.emplace_back("WWW-Authenticate", "Basic realm=\"dsv4\", charset=\"UTF-8\"");
+  return reply;
+}
+
+void RespondError(Exchange& exchange, ErrorForm form, const ApiError& error) {
+  HttpReply reply = ErrorReply(form, error, exchange.request().id);
+  exchange.Respond(reply.status, reply.type, std::move(reply.body), std::move(reply.headers));
+}
+
+ApiError ToApiError(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+      return {400, status.message()};
+    case StatusCode::kResourceExhausted:
+      return {503, status.message()};
+    case StatusCode::kCancelled:
+      return {504, status.message()};
+    case StatusCode::kUnsupported:
+      return {501, status.message()};
+    default:
+      return {500, status.message()};
+  }
+}
+
+std::string NewId(std::string_view prefix) { return std::string(prefix) + RandomHex(24); }
+
+int64_t UnixTime() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::vector<std::string> ReadStops(const Fields& fields, const char* name) {
+  std::vector<std::string> stops;
+  const Json* value = fields.Get(name);
+  if (value == nullptr) return stops;
+  const Json list = value->is_string() ? Json::array({*value}) : *value;
+  if (!list.is_array()) Refuse(fields.Path(name), fields.Path(name) + ": expected a string or an array of strings");
+  if (list.size() > kMaxStops) {
+    Refuse(fields.Path(name), fields.Path(name) + " has " + std::to_string(list.size()) + " entries; at most " +
+                                  std::to_string(kMaxStops));
+  }
+  size_t bytes = 0;
+  for (const Json& stop : list) {
+    if (!stop.is_string()) Refuse(fields.Path(name), fields.Path(name) + ": expected strings");
+    bytes += stop.get_ref<const std::string&>().size();
+    if (bytes > kMaxStopBytes) {
+      Refuse(fields.Path(name), fields.Path(name) + ": strings of more than " + std::to_string(kMaxStopBytes) +
+                                    " bytes together; nothing so long is looked for");
+    }
+    // Clients send "" for none.
+    if (!stop.get_ref<const std::string&>().empty()) stops.push_back(stop.get<std::string>());
+  }
+  return stops;
+}
+
+void ReadCuts(const Fields& fields, SamplingParams* s) {
+  if (const auto p = fields.Number("top_p")) s->top_p = static_cast<float>(*p);
+  if (const auto k = fields.Integer("top_k")) s->top_k = std::max<int64_t>(*k, 0);
+  if (s->top_p > 0) return;
+  s->top_p = 1;
+  s->top_k = 1;
+}
+
+void ReadSeed(const Fields& fields, SamplingParams* s) {
+  const Json* given = fields.Get("seed");
+  if (given != nullptr && given->is_number_unsigned()) {
+    s->seed = given->get<uint64_t>();
+  } else if (const auto seed = fields.Integer("seed")) {
+    s->seed = static_cast<uint64_t>(*seed);
+  }
+}
+
+void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params) {
+  SamplingParams& s = params->sampling;
+  s = api.default_sampling;
+  const auto number = [&](const char* name, float* value) {
+    if (const auto x = fields.Number(name)) *value = static_cast<float>(*x);
+  };
+  number("temperature", &s.temperature);
+  ReadCuts(fields, &s);
+  number("min_p", &s.min_p);
+  number("presence_penalty", &s.presence_penalty);
+  number("frequency_penalty", &s.frequency_penalty);
+  number("repetition_penalty", &s.repeat_penalty);
+  ReadSeed(fields, &s);
+  if (const Json* bias = fields.Object("logit_bias")) {
+    for (const auto& [key, value] : bias->items()) {
+      TokenId id = -1;
+      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+      if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= api.model.vocab_size) {
+        Refuse("logit_bias", "logit_bias names token '" + key + "'; expected ids from 0 to " +
+                                 std::to_string(api.model.vocab_size - 1));
+      }
+      if (!value.is_number() || std::abs(value.get<double>()) > 100) {
+        Refuse("logit_bias", "logit_bias of token " + key + " must be a number from -100 to 100");
+      }
+      s.logit_bias.emplace_back(id, static_cast<float>(value.get<double>()));
+    }
+  }
+  params->stops = ReadStops(fields, "stop");
+  params->include_stop = fields.Bool("include_stop_str_in_output").value_or(false);
+  params->speculate = fields.Bool("speculate").value_or(true);
+  params->ignore_eos = fields.Bool("ignore_eos").value_or(false);
+  params->min_tokens = fields.Integer("min_tokens").value_or(0);
+  params->skip_special = fields.Bool("skip_special_tokens").value_or(true);
+  if (const Json* ids = fields.Array("stop_token_ids")) {
+    for (const Json& id : *ids) {
+      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= api.model.vocab_size) {
+        Refuse("stop_token_ids",
+               "stop_token_ids: expected token ids from 0 to " + std::to_string(api.model.vocab_size - 1));
+      }
+      params->stop_ids.push_back(static_cast<TokenId>(id.get<int64_t>()));
+    }
+    std::sort(params->stop_ids.begin(), params->stop_ids.end());
+    params->stop_ids.erase(std::unique(params->stop_ids.begin(), params->stop_ids.end()), params->stop_ids.end());
+    if (params->stop_ids.size() > kMaxStopIds) {
+      Refuse("stop_token_ids", "stop_token_ids has " + std::to_string(params->stop_ids.size()) +
+                                   " different ids; at most " + std::to_string(kMaxStopIds));
+    }
+  }
+  fields.RefuseUnlessEmpty("use_beam_search", "sample, with n for several choices");
+  fields.RefuseUnlessEmpty("logits_processors", "use logit_bias");
+  fields.RefuseUnlessEmpty("bad_words", "use logit_bias");
+  fields.RefuseUnlessEmpty("truncate_prompt_tokens", "send a prompt that fits");
+  const Status status = ValidateSampling(s, api.model.vocab_size);
+  if (!status.ok()) throw ApiError(400, status.message());
+}
+
+ReplyOptions ReadReplyOptions(const Fields& fields) {
+  ReplyOptions options;
+  options.stream = fields.Bool("stream").value_or(false);
+  if (const Json* stream = fields.Object("stream_options")) {
+    if (!options.stream) Refuse("stream_options", "stream_options is given, but stream is not true");
+    const Fields in(*stream, "stream_options");
+    options.include_usage = in.Bool("include_usage").value_or(false);
+    options.continuous_usage = in.Bool("continuous_usage_stats").value_or(false) && options.include_usage;
+  }
+  options.timings = fields.Bool("timings_per_token").value_or(false);
+  options.progress = fields.Bool("return_progress").value_or(false) && options.stream;
+  options.n = static_cast<int>(fields.Integer("n").value_or(1));
+  if (const auto best_of = fields.Integer("best_of"); best_of && *best_of != options.n) {
+    Refuse("best_of", "best_of other than n is not supported");
+  }
+  return options;
+}
+
+void AddSequences(Job* job, const SequenceSpec& first, int n) {
+  for (int i = 0; i < n; ++i) {
+    job->sequences.push_back(first);
+    job->sequences.back().choice = static_cast<uint64_t>(i);
+  }
+}
+
+// In the words that the clients of each API look for, so that they shorten the conversation instead of giving up.
+void RefuseLength(ErrorForm form, int64_t tokens, int64_t limit, const std::string& param) {
+  const std::string n = std::to_string(tokens), most = std::to_string(limit);
+  throw ApiError(400,
+                 form == ErrorForm::kAnthropic
+                     ? "prompt is too long: " + n + " tokens > " + most + " maximum"
+                     : "This model's maximum context length is " + most + " tokens. However, your " + param +
+                           " resulted in " + n + " tokens. Please reduce the length of the " + param + ".",
+                 param, "context_length_exceeded");
+}
+
+int64_t LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form,
+                    const std::string& param) {
+  const auto prompt = static_cast<int64_t>(prompt_tokens);
+  const int64_t context = api.model.max_context;
+  const int64_t limit = api.options.max_prompt_tokens > 0 ? std::min(api.options.max_prompt_tokens, context) : context;
+  if (prompt == 0) throw ApiError(400, "the prompt is empty: there is nothing to continue", param);
+  // The reply needs a token.
+  if (prompt > limit || (prompt == limit && wanted != 0 && limit == context)) RefuseLength(form, prompt, limit, param);
+  return std::min(wanted.value_or(context - prompt), context - prompt);
+}
+
+void CheckModel(const Api& api, const Fields& fields) {
+  const auto model = fields.Text("model");
+  if (api.options.strict_model && model && !IsModelName(api.options, *model)) throw NoSuchModel(api.options, *model);
+}
+
+bool IsModelName(const ServerOptions& options, const std::string& name) {
+  return name == options.model_name ||
+         std::find(options.other_names.begin(), options.other_names.end(), name) != options.other_names.end();
+}
+
+ApiError NoSuchModel(const ServerOptions& options, const std::string& name) {
+  return {404, "there is no model '" + name + "' here; this server has '" + options.model_name + "'", "model",
+          "model_not_found"};
+}
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kToolCalls:
+      return "tool_calls";
+    default:
+      return "stop";
+  }
+}
+
+ReasoningEffort MapEffort(const Api& api, const std::string& name, const std::string& param) {
+  const bool preview = api.options.dialect == ChatDialect::kV4Preview;
+  if (name == "minimal" || name == "low") return preview ? ReasoningEffort::kDefault : ReasoningEffort::kLow;
+  if (name == "medium" || name == "high" || name == "xhigh") return ReasoningEffort::kHigh;
+  if (name == "max" || name == "ultra") return ReasoningEffort::kMax;
+  Refuse(param, param + " is \"" + name + "\"; expected none, minimal, low, medium, high, xhigh, max or ultra");
+}
+
+Reasoning DefaultReasoning(const Api& api) {
+  return {
+      .thinking = api.options.default_thinking,
+      .effort = api.options.dialect == ChatDialect::kV4Preview ? ReasoningEffort::kDefault : ReasoningEffort::kHigh};
+}
+
+bool IsDeferred(const Json& tool) {
+  const auto deferred = tool.is_object() ? tool.find("defer_loading") : tool.end();
+  return tool.is_object() && deferred != tool.end() && *deferred == true;
+}
+
+std::string ToolText(const Json& tool) { return Dump(tool["function"]); }
+
+ChatRequest ToChatRequest(const ChatInput& input) {
+  Json request = {{"messages", input.messages}};
+  for (const Json& tool : input.tools) {
+    if (!IsDeferred(tool)) request["tools"].push_back(tool);
+  }
+  if (input.schema.is_object()) request["response_format"] = input.schema;
+  auto parsed = ParseChatRequest(Dump(request));
+  if (!parsed.ok()) throw ApiError(400, parsed.status().message(), "messages");
+  // History is not refused for what a model once wrote.
+  for (Message& message : parsed->messages) {
+    for (ToolCall& call : message.tool_calls) {
+      const size_t first = call.arguments.find_first_not_of(" \t\r\n");
+      const bool is_object = first != std::string::npos && call.arguments[first] == '{';
+      if (!is_object && Json::accept(call.arguments)) call.arguments = "{\"arguments\": " + call.arguments + "}";
+    }
+  }
+  parsed->thinking = input.reasoning.thinking;
+  parsed->effort = input.reasoning.thinking ? input.reasoning.effort : ReasoningEffort::kDefault;
+  if (parsed->messages.empty()) throw ApiError(400, "messages is empty: there is nothing to answer", "messages");
+  if (input.continue_last) {
+    if (parsed->messages.back().role != Role::kAssistant) {
+      throw ApiError(400, "the last message is not an assistant's, so it cannot be continued", "messages");
+    }
+    parsed->messages.back().wo_eos = true;
+  }
+  return std::move(*parsed);
+}
+
+Json CustomParameters() {
+  return {{"type", "object"},
+          {"properties", {{"input", {{"type", "string"}, {"description", "The text that the tool takes."}}}}},
+          {"required", Json::array({"input"})}};
+}
+
+std::string CustomInput(const std::string& arguments) {
+  const Json parsed = Json::parse(arguments, nullptr, /*allow_exceptions=*/false);
+  const bool holds = parsed.is_object() && parsed.contains("input") && parsed["input"].is_string();
+  return holds ? parsed["input"].get<std::string>() : arguments;
+}
+
+void ReadAllowedTools(const Fields& choice, const std::vector<std::string>& names, GenerationParams* params) {
+  const Json* inner = choice.Object("allowed_tools");
+  const Json* list = inner == nullptr ? choice.Array("tools")
+                                      : Fields(*inner, "tool_choice.allowed_tools").Array("tools");
+  const std::string mode = inner == nullptr ? choice.Text("mode").value_or("auto")
+                                            : Fields(*inner, "tool_choice.allowed_tools").Text("mode").value_or("auto");
+  if (mode != "auto" && mode != "required")
+    Refuse("tool_choice", "tool_choice.allowed_tools.mode must be auto or required");
+  const std::set<std::string_view> known(names.begin(), names.end());
+  std::set<std::string> allowed;
+  for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
+    const Fields tool((*list)[i], "tool_choice.tools[" + std::to_string(i) + "]");
+    const std::string type = tool.Text("type").value_or("function");
+    if (type != "function" && type != "custom") continue;  // left out among tools, too
+    const Json* named = tool.Object(type.c_str());
+    const std::string name = (named == nullptr ? tool : Fields(*named, type)).Text("name").value_or("");
+    if (!known.contains(name)) Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
+    allowed.insert(name);
+  }
+  if (allowed.empty()) {
+    params->calls_allowed = false;
+  } else {
+    (mode == "required" ? params->required_calls : params->allowed_calls).assign(allowed.begin(), allowed.end());
+  }
+}
+
+std::string TenantOf(const Api& api, const HttpRequest& request) {
+  const auto key = FindKey(api.options.api_keys, request);
+  return key ? api.tenants[*key] : "";
+}
+
+RenderedPrompt RenderChat(const Api& api, const ChatInput& input) {
+  const ChatRequest request = ToChatRequest(input);
+  const auto& last = request.messages.back();
+  if (last.role == Role::kAssistant && !last.wo_eos) {
+    throw ApiError(400,
+                   "the last message is an assistant's; add a user's or a tool's, or set \"prefix\": true on it to "
+                   "have it continued",
+                   "messages");
+  }
+  auto rendered = RenderPromptWithPlaces(request, api.options.dialect);
+  if (!rendered.ok()) throw ApiError(400, rendered.status().message(), "messages");
+  return std::move(*rendered);
+}
+
+ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatInput& input) {
+  ChatPrompt prompt;
+  prompt.text = std::make_shared<const RenderedPrompt>(RenderChat(api, input));
+  prompt.ids = std::make_shared<const std::vector<TokenId>>(api.scheduler.EncodePrompt(tenant, *prompt.text));
+  prompt.starts_in_reasoning = prompt.text->text.ends_with("<think>");
+  return prompt;
+}
+
+std::string PathParameter(const HttpRequest& request, std::string_view route) {
+  const std::string_view path = request.path;
+  if (path.size() <= route.size() + 1) return "";
+  std::string text;
+  for (size_t i = route.size() + 1; i < path.size(); ++i) {
+    const char* end = path.data() + std::min(i + 3, path.size());
+    unsigned byte = 0;
+    if (path[i] == '%' && end - (path.data() + i) == 3 && std::from_chars(end - 2, end, byte, 16).ptr == end) {
+      text += static_cast<char>(byte);
+      i += 2;
+    } else {
+      text += path[i];
+    }
+  }
+  return text;
+}
+
+void Start(const Api& api, const ExchangePtr& exchange, const std::shared_ptr<Job>& job) {
+  job->id = exchange->request().id;
+  job->tenant = TenantOf(api, exchange->request());
+  if (api.options.request_timeout_s > 0) {
+    job->deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double>(api.options.request_timeout_s));
+  }
+  if (api.scheduler.device_failed()) {
+    ApiError error(503, "the device has failed and is being opened anew; try again later");
+    error.retry_after_s = 10;
+    throw error;
+  }
+  const Status status = api.scheduler.Submit(job);
+  if (!status.ok()) {
+    ApiError error = ToApiError(status);
+    if (status.code() == StatusCode::kResourceExhausted) {
+      error.status = 429;
+      error.retry_after_s = 2;
+      api.metrics.AddRejection("queue_full");
+    }
+    throw error;
+  }
+  Scheduler& scheduler = api.scheduler;
+  exchange->OnClose([&scheduler, job] { scheduler.Cancel(job); });
+  exchange->OnPressure([&scheduler, job](bool on) { scheduler.SetPaused(job, on); });
+}
+
+}  // namespace dsv4::server

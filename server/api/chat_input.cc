@@ -1,0 +1,265 @@
+#include "server/api/chat_input.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "server/api/content.h"
+#include "server/api/output_form.h"
+
+namespace dsv4::server {
+
+namespace {
+
+// The parts of a message, each as text; results of tools stay apart. `only_notes`: nothing of it can be read.
+Json ReadContent(const Json& content, const std::string& path, bool* only_notes) {
+  *only_notes = false;
+  if (!content.is_array()) return content;
+  Json parts = Json::array();
+  bool notes = !content.empty();
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Json& part = content[i];
+    const std::string part_path = path + "[" + std::to_string(i) + "]";
+    if (part.is_object() && part.contains("type") && part["type"] == "tool_result") {
+      Json result = part;
+      if (result.contains("content")) result["content"] = ReadParts(result["content"], part_path + ".content");
+      parts.push_back(std::move(result));
+      notes = false;
+      continue;
+    }
+    PartText read = ReadPart(part, part_path);
+    parts.push_back({{"type", "text"}, {"text", std::move(read.text)}});
+    notes = notes && read.is_note;
+  }
+  *only_notes = notes;
+  return parts;
+}
+
+// {type: custom, custom: {name, input}} to the function that it is to the model.
+void ReadCustomCall(Json* call) {
+  if (!call->is_object() || !call->contains("custom") || !(*call)["custom"].is_object()) return;
+  const Fields custom((*call)["custom"], "custom");
+  const Json arguments = {{"input", custom.Text("input").value_or("")}};
+  (*call)["function"] = {{"name", custom.Text("name").value_or("")}, {"arguments", Dump(arguments)}};
+}
+
+// Clients that put a call together from a stream send "" where it took no arguments.
+void ReadNoArguments(Json* call) {
+  if (!call->is_object() || !call->contains("function") || !(*call)["function"].is_object()) return;
+  Json& function = (*call)["function"];
+  if (function.contains("arguments") && function["arguments"] == "") function["arguments"] = "{}";
+}
+
+// OpenAI's messages to those that the encoder knows.
+Json ReadMessages(const Fields& fields, bool* continue_last) {
+  const Json* list = fields.Array("messages");
+  if (list == nullptr) Refuse("messages", "messages is missing");
+  Json messages = Json::array();
+  std::string unreadable;  // the last user's message, if there is nothing in it to answer
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string path = "messages[" + std::to_string(i) + "]";
+    const Fields in((*list)[i], path);
+    const std::optional<std::string> given_role = in.Text("role");
+    const std::string role = given_role.value_or("");
+    static constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool", "latest_reminder"};
+    if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+      Refuse(path + ".role", path + ".role is " + (given_role ? "\"" + role + "\"" : "missing") +
+                                 "; expected system, developer, user, assistant or tool");
+    }
+    Json m = {{"role", role == "developer" ? "system" : role}};
+    bool only_notes = false;
+    if (const Json* content = in.Get("content")) m["content"] = ReadContent(*content, path + ".content", &only_notes);
+    if (role == "user") unreadable = only_notes ? path + ".content" : "";
+    for (const char* name : {"tool_calls", "tool_call_id", "task", "tools"}) {
+      if (const Json* value = in.Get(name)) m[name] = *value;
+    }
+    if (m.contains("tool_calls") && m["tool_calls"].is_array()) {
+      for (Json& call : m["tool_calls"]) {
+        ReadCustomCall(&call);
+        ReadNoArguments(&call);
+      }
+    }
+    if (role == "assistant" && !in.Has("content") && in.Has("refusal")) m["content"] = *in.Text("refusal");
+    const auto reasoning = in.Text("reasoning_content");
+    const auto alias = in.Get("reasoning") != nullptr && in.Get("reasoning")->is_string() ? in.Text("reasoning")
+                                                                                          : std::nullopt;
+    if (role == "assistant" && (reasoning || alias)) m["reasoning_content"] = reasoning ? *reasoning : *alias;
+    if (in.Bool("prefix").value_or(false)) {
+      if (role != "assistant" || i + 1 != list->size())
+        Refuse(path + ".prefix", path + ".prefix belongs on the last message, an assistant's");
+      *continue_last = true;
+    }
+    messages.push_back(std::move(m));
+  }
+  RefuseUnreadable(unreadable);
+  return messages;
+}
+
+Json ReadTools(const Fields& fields, std::vector<std::string>* custom_tools) {
+  Json tools = Json::array();
+  const Json* list = fields.Array("tools");
+  if (list == nullptr) return tools;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string path = "tools[" + std::to_string(i) + "]";
+    const Fields tool((*list)[i], path);
+    const std::string type = tool.Text("type").value_or("function");
+    if (type == "custom") {
+      const Json* given = tool.Object("custom");
+      if (given == nullptr) Refuse(path + ".custom", path + ".custom is missing");
+      const Fields custom(*given, path + ".custom");
+      const auto name = custom.Text("name");
+      if (!name) Refuse(path + ".custom.name", path + ".custom.name is missing");
+      Json function = {{"name", *name}, {"parameters", CustomParameters()}};
+      if (const auto description = custom.Text("description")) function["description"] = *description;
+      tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+      custom_tools->push_back(*name);
+      continue;
+    }
+    if (type != "function") {
+      Refuse(path + ".type", path + ".type is \"" + type + "\"; only functions and custom tools are supported");
+    }
+    const Json* function = tool.Object("function");
+    if (function == nullptr) Refuse(path + ".function", path + ".function is missing");
+    if (!Fields(*function, path + ".function").Text("name"))
+      Refuse(path + ".function.name", path + ".function.name is missing");
+    tools.push_back({{"type", "function"}, {"function", *function}});
+  }
+  return tools;
+}
+
+std::vector<std::string> ToolNames(const Json& tools) {
+  std::vector<std::string> names;
+  for (const Json& tool : tools) names.push_back(tool["function"]["name"].get<std::string>());
+  return names;
+}
+
+void ReadChatToolChoice(const Fields& fields, const Json& tools, GenerationParams* params) {
+  params->calls_allowed = !tools.empty();
+  params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
+  const Json* choice = fields.Get("tool_choice");
+  if (choice == nullptr) return;
+  std::string mode = choice->is_string() ? choice->get<std::string>() : "";
+  std::string name;
+  if (choice->is_object()) {
+    const Fields object(*choice, "tool_choice");
+    mode = object.Text("type").value_or("");
+    if (mode == "allowed_tools") return ReadAllowedTools(object, ToolNames(tools), params);
+    if (mode == "custom") {
+      const Json* custom = object.Object("custom");
+      name = custom == nullptr ? "" : Fields(*custom, "tool_choice.custom").Text("name").value_or("");
+      mode = "function";
+    } else if (mode == "function") {
+      const Json* function = object.Object("function");
+      name = function == nullptr ? object.Text("name").value_or("")
+                                 : Fields(*function, "tool_choice.function").Text("name").value_or("");
+      if (name.empty()) Refuse("tool_choice", "tool_choice.function.name is missing");
+    }
+  }
+  if (mode == "auto") return;
+  if (mode == "none") {
+    params->calls_allowed = false;
+    return;
+  }
+  if (mode != "required" && mode != "function") {
+    Refuse("tool_choice",
+           "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": "
+           "{\"name\": ...}}");
+  }
+  if (tools.empty()) Refuse("tool_choice", "tool_choice asks for a call, but tools is empty");
+  params->required_calls = ToolNames(tools);
+  if (mode == "function") {
+    const auto& names = params->required_calls;
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
+    }
+    params->required_calls = {name};
+    params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(false);
+  }
+}
+
+// thinking: {type} (DeepSeek), reasoning_effort (OpenAI), chat_template_kwargs (vLLM), enable_thinking (Qwen's name).
+Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* params) {
+  Reasoning r = DefaultReasoning(api);
+  std::optional<bool> asked;
+  if (const auto effort = fields.Text("reasoning_effort")) {
+    if (*effort == "none") {
+      r.thinking = false;
+    } else {
+      r.effort = MapEffort(api, *effort, "reasoning_effort");
+      asked = true;
+    }
+  }
+  if (const Json* reasoning = fields.Object("reasoning")) {  // OpenRouter's form
+    const Fields in(*reasoning, "reasoning");
+    if (const auto effort = in.Text("effort")) {
+      if (*effort == "none")
+        asked = false;
+      else
+        r.effort = MapEffort(api, *effort, "reasoning.effort"), asked = true;
+    }
+    if (const auto on = in.Bool("enabled")) asked = *on;
+    if (const auto budget = in.Integer("max_tokens", 1)) params->thinking_budget = *budget;
+  }
+  if (const Json* kwargs = fields.Object("chat_template_kwargs")) {
+    const Fields in(*kwargs, "chat_template_kwargs");
+    if (const auto effort = in.Text("reasoning_effort"); effort && *effort != "none") {
+      r.effort = MapEffort(api, *effort, "chat_template_kwargs.reasoning_effort");
+    } else if (effort) {
+      asked = false;
+    }
+    for (const char* name : {"thinking", "enable_thinking"}) {
+      if (const auto on = in.Bool(name)) asked = *on;
+    }
+  }
+  if (const auto on = fields.Get("enable_thinking") == nullptr ? std::nullopt : fields.Bool("enable_thinking"))
+    asked = *on;
+  if (const Json* thinking = fields.Get("thinking")) {
+    if (thinking->is_boolean()) {
+      asked = thinking->get<bool>();
+    } else {
+      const Fields in(*thinking, "thinking");
+      const std::string type = in.Text("type").value_or("");
+      if (type != "enabled" && type != "disabled" && type != "adaptive") {
+        Refuse("thinking", "thinking.type is \"" + type + "\"; expected enabled or disabled");
+      }
+      asked = type != "disabled";
+      if (const auto budget = in.Integer("budget_tokens", 1)) params->thinking_budget = *budget;
+    }
+  }
+  if (const auto budget = fields.Integer("thinking_budget")) params->thinking_budget = *budget;
+  if (asked) r.thinking = *asked;
+  return r;
+}
+
+}  // namespace
+
+ChatInput ReadChatInput(const Api& api, const Fields& fields, GenerationParams* params,
+                        std::vector<std::string>* custom_tools) {
+  if (!fields.Bool("add_generation_prompt").value_or(true) && !fields.Bool("continue_final_message").value_or(false)) {
+    Refuse("add_generation_prompt", "add_generation_prompt: false is supported with continue_final_message: true only");
+  }
+  ChatInput input;
+  input.continue_last = fields.Bool("continue_final_message").value_or(false);
+  input.messages = ReadMessages(fields, &input.continue_last);
+  input.tools = ReadTools(fields, custom_tools);
+  input.reasoning = ReadReasoning(api, fields, params);
+  bool any_tools = !input.tools.empty();
+  for (const Json& m : input.messages) any_tools = any_tools || (m.contains("tools") && !m["tools"].empty());
+  ReadChatToolChoice(fields, input.tools, params);
+  if (input.tools.empty() && any_tools && params->required_calls.empty()) {
+    const Json* choice = fields.Get("tool_choice");
+    params->calls_allowed = choice == nullptr || *choice != "none";
+  }
+  return input;
+}
+
+ChatInput ReadChatToEncode(const Api& api, const Fields& fields) {
+  GenerationParams params;
+  std::vector<std::string> custom_tools;
+  ChatInput input = ReadChatInput(api, fields, &params, &custom_tools);
+  input.schema = ReadResponseFormat(fields).shown;
+  return input;
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,386 @@
+// POST /v1/completions
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "server/api/body_fields.h"
+#include "server/api/chat_input.h"
+#include "server/api/output_form.h"
+#include "server/api/reply.h"
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr int64_t kMaxCompletions = 1024;      // of a request
+constexpr size_t kMaxEcho = size_t{32} << 20;  // bytes of prompts in a reply, in each choice again
+
+struct CompletionOptions : ReplyOptions {
+  bool echo = false;
+  bool logprobs = false;
+};
+
+int64_t CodePoints(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+class CompletionReply : public Reply {
+ public:
+  CompletionReply(const Api& api, ExchangePtr exchange, const CompletionOptions& options, size_t num_sequences,
+                  std::vector<std::string> prompt_texts, bool skip_special)
+      : Reply(api, std::move(exchange), ErrorForm::kOpenAi, options.stream, num_sequences, options.n),
+        options_(options),
+        prompt_texts_(std::move(prompt_texts)),
+        choices_(num_sequences),
+        id_(NewId("cmpl-")),
+        created_(UnixTime()),
+        head_(Dump(Head())) {
+    for (Choice& choice : choices_) choice.decoder.emplace(api.tokenizer, DecodeOptions{.skip_special = skip_special});
+  }
+
+ private:
+  // The parallel lists of OpenAI's older log-probabilities.
+  struct Logprobs {
+    Json tokens = Json::array(), token_logprobs = Json::array(), top_logprobs = Json::array(),
+         text_offset = Json::array();
+  };
+  struct Choice {
+    std::string text;
+    std::vector<OutputToken> prompt, tokens;  // with their log-probabilities, where those come at the end
+    std::optional<StreamDecoder> decoder;
+    int64_t offset = 0;  // in code points
+    FinishReason finish = FinishReason::kNone;
+    Json stop_reason;
+    bool any_token = false;  // has been listed in the log-probabilities
+    bool echoed = false;
+  };
+
+  void Append(const OutputToken& token, bool known, Choice& choice, Logprobs* out) const {
+    const std::string text = TokenText(api_.tokenizer, token.id);
+    out->tokens.push_back(text);
+    out->text_offset.push_back(choice.offset);
+    choice.any_token = true;
+    // Of the text that is handed out: without special tokens, and a character that several tokens share counts once.
+    const auto decoded = choice.decoder->Push(token.id);
+    if (decoded.ok()) choice.offset += CodePoints(*decoded);
+    if (!known) {
+      out->token_logprobs.push_back(nullptr);
+      out->top_logprobs.push_back(nullptr);
+      return;
+    }
+    const Json logprob = FloatToJson(token.logprob);
+    out->token_logprobs.push_back(logprob);
+    Json top = Json::object();
+    // Of tokens with the same text the most likely stays; the chosen one is always there, with the very same number.
+    for (const TokenLogprob& other : token.top) {
+      const std::string key = TokenText(api_.tokenizer, other.id);
+      if (!top.contains(key)) top[key] = FloatToJson(other.logprob);
+    }
+    if (!top.contains(text)) top[text] = logprob;
+    out->top_logprobs.push_back(std::move(top));
+  }
+
+  Logprobs Collect(const std::vector<OutputToken>& prompt, const std::vector<OutputToken>& tokens,
+                   Choice& choice) const {
+    Logprobs out;
+    for (const OutputToken& token : prompt) Append(token, choice.any_token, choice, &out);
+    for (const OutputToken& token : tokens) Append(token, true, choice, &out);
+    return out;
+  }
+
+  // Of a choice, where the prompt comes back; the choices of a prompt share it.
+  std::string EchoOf(size_t index) const {
+    return options_.echo ? prompt_texts_[index / static_cast<size_t>(options_.n)] : "";
+  }
+
+  static Json ToJson(Logprobs l) {
+    return {{"text_offset", std::move(l.text_offset)},
+            {"token_logprobs", std::move(l.token_logprobs)},
+            {"tokens", std::move(l.tokens)},
+            {"top_logprobs", std::move(l.top_logprobs)}};
+  }
+
+  Json Head() const {
+    return {{"id", id_},
+            {"object", "text_completion"},
+            {"created", created_},
+            {"model", api_.options.model_name},
+            {"system_fingerprint", api_.fingerprint}};
+  }
+
+  void Take(StepOutput& output) override {
+    Choice& choice = choices_[static_cast<size_t>(output.index)];
+    choice.finish = output.finish;
+    if (!output.matched_stop.empty()) choice.stop_reason = output.matched_stop;
+    if (output.matched_id) choice.stop_reason = *output.matched_id;
+    if (!stream_) {
+      choice.text += output.text;
+      if (!options_.logprobs) return;
+      std::move(output.prompt.begin(), output.prompt.end(), std::back_inserter(choice.prompt));
+      std::move(output.tokens.begin(), output.tokens.end(), std::back_inserter(choice.tokens));
+      return;
+    }
+    Logprobs logprobs;
+    if (options_.logprobs) logprobs = Collect(output.prompt, output.tokens, choice);
+    std::string text;
+    if (!choice.echoed) text = EchoOf(static_cast<size_t>(output.index));
+    choice.echoed = true;
+    text += output.text;
+    const bool ended = output.finish != FinishReason::kNone;
+    const bool counted = options_.continuous_usage && !output.tokens.empty();
+    const bool reads = options_.progress && output.counts.completion == 0 && output.counts.read > 0;
+    if (text.empty() && logprobs.tokens.empty() && !ended && !counted && !reads) return;
+    Json chunk, one = {{"index", output.index}, {"text", std::move(text)}, {"logprobs", nullptr}};
+    if (!logprobs.tokens.empty()) one["logprobs"] = ToJson(std::move(logprobs));
+    one["finish_reason"] = ended ? Json(FinishReasonName(output.finish)) : Json(nullptr);
+    if (ended && !choice.stop_reason.is_null()) one["stop_reason"] = choice.stop_reason;
+    chunk["choices"] = Json::array({std::move(one)});
+    if (reads) chunk["prompt_progress"] = ProgressToJson(output.counts, output.times);
+    if (ended || options_.timings) chunk["timings"] = TimingsToJson(output.counts, output.times);
+    if (options_.continuous_usage) {
+      chunk["usage"] = UsageToJson(usage_.Total());
+    } else if (options_.include_usage) {
+      chunk["usage"] = nullptr;
+    }
+    EventBehind(head_, chunk);
+  }
+
+  void End() override {
+    if (stream_) {
+      if (options_.include_usage) {
+        Json chunk = Head();
+        chunk["choices"] = Json::array();
+        chunk["usage"] = UsageToJson(usage_.Total());
+        chunk["timings"] = TimingsToJson(usage_.Total(), usage_.Times());
+        Event(chunk);
+      }
+      return Raw("data: [DONE]\n\n");
+    }
+    Json whole = Head();
+    whole["choices"] = Json::array();
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Choice& c = choices_[i];
+      Json choice = {{"index", i}, {"text", EchoOf(i) + c.text}, {"logprobs", nullptr}};
+      if (options_.logprobs) choice["logprobs"] = ToJson(Collect(c.prompt, c.tokens, c));
+      choice["finish_reason"] = FinishReasonName(c.finish);
+      if (!c.stop_reason.is_null()) choice["stop_reason"] = c.stop_reason;
+      whole["choices"].push_back(std::move(choice));
+    }
+    whole["usage"] = UsageToJson(usage_.Total());
+    whole["timings"] = TimingsToJson(usage_.Total(), usage_.Times());
+    whole_ = Dump(whole);
+  }
+
+  const CompletionOptions options_;
+  const std::vector<std::string> prompt_texts_;
+  std::vector<Choice> choices_;
+  const std::string id_;
+  const int64_t created_;
+  const std::string head_;
+};
+
+using Ids = std::vector<TokenId>;
+
+Ids ReadIds(const Api& api, const Json& list, const std::string& path) {
+  Ids ids;
+  ids.reserve(list.size());
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= api.model.vocab_size) {
+      Refuse(path, path + "[" + std::to_string(ids.size()) + "] is " + Dump(id) + "; expected a token id from 0 to " +
+                       std::to_string(api.model.vocab_size - 1));
+    }
+    ids.push_back(static_cast<TokenId>(id.get<int64_t>()));
+  }
+  return ids;
+}
+
+// What of a request gives one prompt: a text, which the server encodes, or ids.
+struct Prompt {
+  Ids ids;
+  std::shared_ptr<const RenderedPrompt> text = nullptr;
+};
+
+[[noreturn]] void RefuseCompletions(int64_t n) {
+  Refuse("prompt", "a request may ask for at most " + std::to_string(kMaxCompletions) +
+                       " completions; this one asks for " + std::to_string(n));
+}
+
+class PromptReader {
+ public:
+  // `remembered`: texts that were kept have the ids that the model wrote; else theirs alone.
+  PromptReader(const Api& api, const ExchangePtr& exchange, const Fields& fields, bool remembered = true)
+      : api_(api),
+        remembered_(remembered),
+        tenant_(TenantOf(api, exchange->request())),
+        add_special_(fields.Bool("add_special_tokens").value_or(true)) {}
+
+  // A text, ids, or a list of either.
+  std::vector<Prompt> Read(const Json* prompt) const {
+    if (prompt == nullptr) Refuse("prompt", "prompt is missing");
+    if (!prompt->is_string() && !prompt->is_array())
+      Refuse("prompt", "prompt must be a string, an array of token ids, or an array of those");
+    const bool one = prompt->is_string() || (!prompt->empty() && (*prompt)[0].is_number());
+    std::vector<Prompt> prompts;
+    if (one) {
+      prompts.push_back(ReadOne(*prompt, "prompt"));
+    } else {
+      if (remembered_ && static_cast<int64_t>(prompt->size()) > kMaxCompletions)
+        RefuseCompletions(static_cast<int64_t>(prompt->size()));
+      for (const Json& item : *prompt)
+        prompts.push_back(ReadOne(item, "prompt[" + std::to_string(prompts.size()) + "]"));
+    }
+    if (prompts.empty()) Refuse("prompt", "prompt is an empty list");
+    return prompts;
+  }
+
+ private:
+  Prompt ReadOne(const Json& prompt, const std::string& path) const {
+    if (prompt.is_string()) return Encode(prompt.get_ref<const std::string&>());
+    if (!prompt.is_array()) Refuse(path, path + " must be a string or an array of token ids");
+    return {.ids = ReadIds(api_, prompt, path)};
+  }
+
+  // Special tokens are read: the text stands for a whole prompt.
+  Prompt Encode(const std::string& text) const {
+    const TokenId bos = api_.model.bos_token_id;
+    const std::string_view spelling = api_.tokenizer.TokenBytes(bos);
+    const bool add = add_special_ && !spelling.empty() && !text.starts_with(spelling);
+    auto rendered = std::make_shared<const RenderedPrompt>(
+        RenderedPrompt{.text = (add ? std::string(spelling) : "") + text});
+    if (!remembered_) return {.ids = api_.tokenizer.Encode(rendered->text)};
+    return {.ids = api_.scheduler.EncodePrompt(tenant_, *rendered), .text = rendered};
+  }
+
+  const Api& api_;
+  const bool remembered_;
+  const std::string tenant_;
+  const bool add_special_;
+};
+
+// A member of an object: its name, and a list with the JSON of each.
+template <typename JsonOf>
+void AppendList(std::string_view name, const Ids& ids, const JsonOf& json_of, std::string* out) {
+  out->append("\"").append(name).append("\":[");
+  for (const TokenId id : ids) out->append(json_of(id)).append(",");
+  if (!ids.empty()) out->pop_back();
+  out->append("]");
+}
+
+// The text of ids; those without one, of a model that has more of them than its tokenizer, are passed over.
+std::string Decode(const Tokenizer& tokenizer, const Ids& ids, bool skip_special) {
+  StreamDecoder decoder(tokenizer, {.skip_special = skip_special});
+  std::string text;
+  for (const TokenId id : ids) {
+    const auto piece = decoder.Push(id);
+    if (piece.ok()) text += *piece;
+  }
+  return text + decoder.Finish();
+}
+
+}  // namespace
+
+void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Json& body = document.root();
+  const Fields fields(body, "", &kCompletionsBody);
+  CheckModel(api, fields);
+
+  GenerationParams params;
+  ReadSampling(api, fields, &params);
+  CompletionOptions options{ReadReplyOptions(fields)};
+  params.progress = options.progress;
+  options.echo = fields.Bool("echo").value_or(false);
+  const auto logprobs = fields.Integer("logprobs");
+  if (logprobs) {
+    options.logprobs = true;
+    const auto top = static_cast<int>(std::min(*logprobs, api.model.vocab_size));
+    params.sampling.top_logprobs = top;
+    if (options.echo) params.prompt_logprobs = top;
+  }
+  fields.RefuseUnlessEmpty("suffix", "the model was not trained to fill in");
+  fields.RefuseUnlessEmpty("prompt_logprobs", "use echo with logprobs");
+  GrammarPlan plan = PlanForm(api, ReadResponseFormat(fields), Json::array(), &params);
+  const auto max_tokens = fields.Integer("max_tokens");
+
+  std::vector<Prompt> prompts = PromptReader(api, exchange, fields).Read(fields.Get("prompt"));
+  const auto total = static_cast<int64_t>(prompts.size()) * options.n;
+  if (total > kMaxCompletions) RefuseCompletions(total);
+  const auto job = std::make_shared<Job>();
+  const auto shared = std::make_shared<GenerationParams>(std::move(params));
+  std::vector<std::string> texts;
+  size_t echoed = 0;
+  for (Prompt& prompt : prompts) {
+    const int64_t most = LimitTokens(api, prompt.ids.size(), max_tokens.value_or(16), ErrorForm::kOpenAi, "prompt");
+    if (options.echo) {
+      texts.push_back(Decode(api.tokenizer, prompt.ids, shared->skip_special));
+      echoed += texts.back().size() * static_cast<size_t>(options.n);
+      if (echoed > kMaxEcho)
+        Refuse("echo", "echo would repeat more than " + std::to_string(kMaxEcho) + " bytes of prompts; ask for less");
+    }
+    AddSequences(job.get(),
+                 {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)),
+                  .params = shared,
+                  .text = prompt.text,
+                  .max_tokens = most},
+                 options.n);
+  }
+  const auto reply = std::make_shared<CompletionReply>(api, exchange, options, job->sequences.size(), std::move(texts),
+                                                       shared->skip_special);
+  RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job, [reply, job] { reply->Run(job); });
+}
+
+void ServeCompletionsRender(const Api& api, const ExchangePtr& exchange) {
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Fields fields(document.root(), "", &kCompletionsRenderBody);
+  CheckModel(api, fields);
+  Json list = Json::array();
+  for (const Prompt& prompt : PromptReader(api, exchange, fields, /*remembered=*/false).Read(fields.Get("prompt")))
+    list.push_back({{"request_id", exchange->request().id}, {"token_ids", prompt.ids}});
+  exchange->Respond(200, "application/json", Dump(list));
+}
+
+void ServeTokenize(const Api& api, const ExchangePtr& exchange) {
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Json& body = document.root();
+  const Fields fields(body, "", &kTokenizeBody);
+  CheckModel(api, fields);
+  Ids ids;
+  if (const auto text = fields.Text("prompt")) {
+    ids = api.tokenizer.Encode(*text);
+    const TokenId bos = api.model.bos_token_id;
+    const bool add_special = fields.Bool("add_special_tokens").value_or(true);
+    if (add_special && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
+  } else if (fields.Has("messages")) {
+    ids = *MakeChatPrompt(api, TenantOf(api, exchange->request()), ReadChatToEncode(api, fields)).ids;
+  } else {
+    Refuse("prompt", "prompt (a string) or messages is missing");
+  }
+  // Of a text there may be many millions, which as values of JSON would take gigabytes.
+  std::string reply = Dump({{"count", ids.size()}, {"max_model_len", api.model.max_context}});
+  reply.back() = ',';
+  AppendList(
+      "tokens", ids, [](TokenId id) { return std::to_string(id); }, &reply);
+  if (fields.Bool("return_token_strs").value_or(false)) {
+    reply += ',';
+    AppendList(
+        "token_strs", ids, [&](TokenId id) { return Dump(TokenText(api.tokenizer, id)); }, &reply);
+  }
+  reply += "}";
+  exchange->Respond(200, "application/json", std::move(reply));
+}
+
+void ServeDetokenize(const Api& api, const ExchangePtr& exchange) {
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Json& body = document.root();
+  const Fields fields(body, "", &kDetokenizeBody);
+  CheckModel(api, fields);
+  const Json* tokens = fields.Array("tokens");
+  if (tokens == nullptr) Refuse("tokens", "tokens is missing");
+  const Ids ids = ReadIds(api, *tokens, "tokens");
+  const auto text = api.tokenizer.Decode(ids);
+  if (!text.ok()) Refuse("tokens", text.status().message());
+  exchange->Respond(200, "application/json", Dump({{"prompt", *text}}));
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,270 @@
+#include "server/api/output_form.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/structured/compile_queue.h"
+#include "server/structured/formats.h"
+#include "server/structured/grammar.h"
+#include "server/structured/schema.h"
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr size_t kMaxFormat = size_t{1} << 20;  // bytes of schemas in one request
+
+std::string FormatText(const Json& format, const std::string& param) {
+  std::string text = Dump(format);
+  if (text.size() > kMaxFormat) {
+    Refuse(param, param + ": schemas of " + std::to_string(text.size()) + " bytes; at most " +
+                      std::to_string(kMaxFormat) + " are compiled");
+  }
+  return text;
+}
+
+const Json& SchemaOf(const Fields& fields, const char* name) {
+  const Json* schema = fields.Get(name);
+  if (schema == nullptr) Refuse(fields.Path(name), fields.Path(name) + " is missing");
+  if (!schema->is_object() && !schema->is_boolean()) {
+    Refuse(fields.Path(name), fields.Path(name) + " must be a JSON schema: an object");
+  }
+  (void)FormatText(*schema, fields.Path(name));  // before paths of what is in it are made
+  return *schema;
+}
+
+// {type, schema, strict}: what the json_schema of all APIs holds.
+OutputForm ReadSchema(const Fields& fields, const std::string& param, bool always_strict) {
+  const Json& schema = SchemaOf(fields, "schema");
+  if (always_strict || fields.Bool("strict").value_or(false)) {
+    CheckSchema(schema, fields.Path("schema"));
+    CheckPatterns(schema, fields.Path("schema"));
+  }
+  return {.format = JsonFormat(schema), .shown = schema, .param = param};
+}
+
+void CheckStrictTool(const Json& tool) {
+  const Json& function = tool["function"];
+  if (!IsStrict(tool) || !function.contains("parameters")) return;
+  const std::string path = "tools." + function["name"].get<std::string>() + ".parameters";
+  (void)FormatText(function["parameters"], path);
+  CheckSchema(function["parameters"], path);
+  CheckCallPatterns(function["parameters"], path);
+}
+
+// vLLM's: one of json, json_object, regex, choice, grammar.
+OutputForm ReadGuide(const Fields& fields, const std::string& prefix) {
+  OutputForm form;
+  int given = 0;
+  const auto name = [&](const char* kind) { return prefix + kind; };
+  const auto set = [&](const std::string& kind, Json format) {
+    form.format = std::move(format);
+    form.param = fields.Path(kind.c_str());
+    ++given;
+  };
+  if (const Json* schema = fields.Get(name("json").c_str())) {
+    const Json parsed = schema->is_string() ? Json(ParseJson(schema->get_ref<const std::string&>()).root()) : *schema;
+    set(name("json"), JsonFormat(parsed));
+  }
+  if (fields.Bool(name("json_object").c_str()).value_or(false)) set(name("json_object"), AnyObjectFormat());
+  if (const auto regex = fields.Text(name("regex").c_str())) {
+    set(name("regex"), {{"type", "regex"}, {"pattern", *regex}});
+  }
+  if (const auto grammar = fields.Text(name("grammar").c_str())) {
+    set(name("grammar"), {{"type", "grammar"}, {"grammar", *grammar}});
+  }
+  if (const Json* choices = fields.Array(name("choice").c_str())) {
+    Json elements = Json::array();
+    for (const Json& choice : *choices) {
+      if (!choice.is_string() || choice.get_ref<const std::string&>().empty()) {
+        Refuse(fields.Path(name("choice").c_str()), fields.Path(name("choice").c_str()) + ": expected strings");
+      }
+      elements.push_back({{"type", "const_string"}, {"value", choice}});
+    }
+    if (elements.empty()) Refuse(fields.Path(name("choice").c_str()), "an empty list of choices");
+    set(name("choice"), {{"type", "or"}, {"elements", std::move(elements)}});
+  }
+  if (given > 1) Refuse(form.param, form.param + " contradicts another field that says what the output must be");
+  return form;
+}
+
+// Follows every schema, or, where that cannot be done, those of strict tools.
+template <typename MakeFormat>
+GrammarPlan PlanCalls(const MakeFormat& make, const std::string& param) {
+  GrammarPlan plan{.formats = {FormatText(make(true), param)}, .param = param};
+  if (std::string lenient = FormatText(make(false), param); lenient != plan.formats[0])
+    plan.formats.push_back(std::move(lenient));
+  return plan;
+}
+
+// Calls that the model begins by itself.
+GrammarPlan HoldCalls(const Json& tools, bool parallel) {
+  GrammarPlan plan = PlanCalls([&](bool all) { return CallsFormat(kCallsBegin, tools, parallel, all); }, "tools");
+  plan.of_calls = true;
+  return plan;
+}
+
+// Of tools those that are named; all where no name is given.
+Json OfNames(const Json& tools, const std::vector<std::string>& names) {
+  if (names.empty()) return tools;
+  Json some = Json::array();
+  for (const Json& tool : tools) {
+    const auto& name = tool["function"]["name"].get_ref<const std::string&>();
+    if (std::find(names.begin(), names.end(), name) != names.end()) some.push_back(tool);
+  }
+  return some;
+}
+
+std::shared_ptr<const Grammar> Compile(const Api& api, const GrammarPlan& plan, const CancelFlag& cancelled) {
+  Status status;
+  for (const std::string& format : plan.formats) {
+    auto grammar = api.grammars->Compile(format, cancelled);
+    if (grammar.ok()) return std::move(*grammar);
+    status = grammar.status();
+    if (status.code() != StatusCode::kInvalidArgument) break;
+  }
+  if (status.code() == StatusCode::kCancelled) throw ApiError(503, "the request was given up");
+  if (status.code() == StatusCode::kResourceExhausted) throw ApiError(503, status.message());
+  Refuse(plan.param, plan.param + " cannot be made into a grammar: " + status.message());
+}
+
+void SetGrammar(const GrammarPlan& plan, const std::shared_ptr<const Grammar>& grammar, Job* job) {
+  for (SequenceSpec& sequence : job->sequences) {
+    (plan.of_calls ? sequence.params->call_grammar : sequence.params->content_grammar) = grammar;
+  }
+}
+
+}  // namespace
+
+OutputForm ReadResponseFormat(const Fields& body) {
+  OutputForm form;
+  if (const Json* given = body.Object("response_format")) {
+    const Fields format(*given, "response_format");
+    const std::string type = format.Text("type").value_or("");
+    if (type == "json_object") {
+      form = {.format = AnyObjectFormat(), .shown = {}, .param = "response_format"};
+    } else if (type == "json_schema") {
+      const Json* inner = format.Object("json_schema");
+      if (inner == nullptr) Refuse("response_format.json_schema", "response_format.json_schema is missing");
+      form = ReadSchema(Fields(*inner, "response_format.json_schema"), "response_format", false);
+    } else if (type != "text") {
+      Refuse("response_format.type",
+             "response_format.type is \"" + type + "\"; expected text, json_object or json_schema");
+    }
+  }
+  for (OutputForm guide : {ReadGuide(body, "guided_"), [&] {
+                             const Json* nested = body.Object("structured_outputs");
+                             return nested == nullptr ? OutputForm()
+                                                      : ReadGuide(Fields(*nested, "structured_outputs"), "");
+                           }()}) {
+    if (guide.format.is_null()) continue;
+    if (!form.format.is_null()) Refuse(guide.param, guide.param + " contradicts " + form.param);
+    form = std::move(guide);
+  }
+  return form;
+}
+
+OutputForm ReadTextFormat(const Fields& body) {
+  const Json* text = body.Object("text");
+  const Json* given = text == nullptr ? nullptr : Fields(*text, "text").Object("format");
+  if (given == nullptr) return {};
+  const Fields format(*given, "text.format");
+  const std::string type = format.Text("type").value_or("text");
+  if (type == "json_object") return {.format = AnyObjectFormat(), .shown = {}, .param = "text.format"};
+  if (type == "json_schema") return ReadSchema(format, "text.format", false);
+  if (type != "text") {
+    Refuse("text.format.type", "text.format.type is \"" + type + "\"; expected text, json_object or json_schema");
+  }
+  return {};
+}
+
+OutputForm ReadMessagesFormat(const Fields& body) {
+  OutputForm form;
+  const auto read = [&](const Json* given, const std::string& path) {
+    if (given == nullptr) return;
+    const Fields format(*given, path);
+    const std::string type = format.Text("type").value_or("");
+    if (type != "json_schema") Refuse(path + ".type", path + ".type is \"" + type + "\"; expected json_schema");
+    form = ReadSchema(format, path, true);
+  };
+  read(body.Object("output_format"), "output_format");
+  if (const Json* config = body.Object("output_config")) {
+    read(Fields(*config, "output_config").Object("format"), "output_config.format");
+  }
+  return form;
+}
+
+GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_tools, GenerationParams* params) {
+  const Json tools = OfNames(all_tools, params->allowed_calls);
+  const bool formed = !form.format.is_null();
+  if (formed && api.grammars == nullptr) {
+    Refuse(form.param, form.param +
+                           " asks for structured output, which this build does not have: XGrammar was not "
+                           "there when it was built (scripts/setup fetches it)");
+  }
+  if (api.grammars == nullptr) return {};
+  const bool parallel = params->parallel_calls;
+  if (!params->required_calls.empty()) {
+    const auto& names = params->required_calls;
+    Json required = Json::array();
+    for (const Json& tool : tools) {
+      const auto& name = tool["function"]["name"].get_ref<const std::string&>();
+      if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+      CheckStrictTool(tool);
+      required.push_back(tool);
+    }
+    return PlanCalls([&](bool all) { return CallsFormat(std::string("\n\n") + kCallsBegin, required, parallel, all); },
+                     "tools");
+  }
+  const bool may_call = params->calls_allowed && !tools.empty();
+  const bool some = tools.size() < all_tools.size();
+  if (some && !formed) return HoldCalls(tools, parallel);
+  const bool strict = may_call && std::any_of(tools.begin(), tools.end(), IsStrict);
+  if (formed) {
+    params->plain_content = true;
+    if (!may_call) return {.formats = {FormatText(form.format, form.param)}, .param = form.param};
+    const auto either = [&](bool all) {
+      return Json({{"type", "or"},
+                   {"elements",
+                    Json::array({form.format, CallsFormat(std::string("\n\n") + kCallsBegin, tools, parallel, all)})}});
+    };
+    return PlanCalls(either, form.param);
+  }
+  if (strict) {
+    for (const Json& tool : tools) CheckStrictTool(tool);
+    return HoldCalls(tools, parallel);
+  }
+  return {};
+}
+
+void RunWithGrammar(const Api& api, const ExchangePtr& exchange, ErrorForm form, GrammarPlan plan,
+                    const std::shared_ptr<Job>& job, std::function<void()> run) {
+  if (plan.formats.empty()) return run();
+  if (const auto known = api.grammars->Find(plan.formats[0])) {
+    SetGrammar(plan, known, job.get());
+    return run();
+  }
+  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+  if (api.compile_queue == nullptr) {
+    SetGrammar(plan, Compile(api, plan, cancelled), job.get());
+    return run();
+  }
+  exchange->OnClose([cancelled] { *cancelled = true; });
+  const auto compile = [&api, exchange, form, plan = std::move(plan), job, run = std::move(run), cancelled] {
+    try {
+      SetGrammar(plan, Compile(api, plan, cancelled), job.get());
+      run();
+    } catch (const ApiError& error) {
+      RespondError(*exchange, form, error);
+    } catch (const std::exception& error) {
+      RespondError(*exchange, form, ApiError(500, std::string("internal error: ") + error.what()));
+    }
+  };
+  if (!api.compile_queue->Post(compile, cancelled)) {
+    ApiError error(429, "too many grammars wait to be compiled");
+    error.retry_after_s = 2;
+    throw error;
+  }
+}
+
+}  // namespace dsv4::server

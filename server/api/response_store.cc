@@ -1,0 +1,197 @@
+#include "server/api/response_store.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "server/base/json.h"
+#include "server/base/memory_reserve.h"
+
+namespace dsv4::server {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxQueuedWrites = size_t{64} << 20;  // bytes; what comes beyond stays in memory alone
+
+// As NewId makes them; others name no file.
+bool IsResponseId(std::string_view id) {
+  return id.size() == 29 && id.starts_with("resp_") &&
+         id.substr(5).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+size_t SizeOf(const StoredResponse& r) { return r.tenant.size() + r.response.size() + r.items.size(); }
+
+// nullptr: remove. What cannot be written stays in memory alone.
+void WriteOrRemove(const std::string& path, const StoredResponse* response) {
+  std::error_code error;
+  if (response == nullptr) {
+    fs::remove(path, error);
+    return;
+  }
+  std::ofstream file(path + ".tmp", std::ios::binary);
+  file << Dump(response->tenant) << '\n' << response->response << '\n' << response->items << '\n' << std::flush;
+  const bool written = file.good();
+  file.close();
+  if (written) fs::rename(path + ".tmp", path, error);
+  if (!written || error) fs::remove(path + ".tmp", error);
+}
+
+}  // namespace
+
+void ResponseStore::Shelf::Add(const std::string& id, size_t size, Ptr response) {
+  Drop(id);
+  std::list<std::string> place{id};  // an id and its place, or neither, where memory runs out
+  places[id] = {.bytes = size, .at = place.begin(), .response = std::move(response)};
+  ids.splice(ids.begin(), place);
+  bytes += size;
+}
+
+void ResponseStore::Shelf::Drop(const std::string& id) {
+  const auto place = places.find(id);
+  if (place == places.end()) return;
+  bytes -= place->second.bytes;
+  ids.erase(place->second.at);
+  places.erase(place);
+}
+
+bool ResponseStore::Shelf::Use(const std::string& id) {
+  const auto place = places.find(id);
+  if (place == places.end()) return false;
+  ids.splice(ids.begin(), ids, place->second.at);
+  return true;
+}
+
+ResponseStore::ResponseStore(size_t max_bytes, std::string folder) : max_bytes_(max_bytes), folder_(std::move(folder)) {
+  if (folder_.empty()) return;
+  ReadFolder();
+  thread_ = std::thread([this] { Run(); });
+}
+
+ResponseStore::~ResponseStore() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void ResponseStore::Put(const std::string& id, StoredResponse response) {
+  const auto kept = std::make_shared<const StoredResponse>(std::move(response));
+  const size_t size = SizeOf(*kept);
+  if (size > max_bytes_) return;
+  const std::lock_guard lock(mutex_);
+  AddToMemory(id, kept);
+  if (folder_.empty() || queued_bytes_ + size > kMaxQueuedWrites) return;
+  tasks_.emplace_back(id, kept);
+  queued_bytes_ += size;
+  disk_.Add(id, size, nullptr);
+  FitDisk();
+  wake_.notify_one();
+}
+
+std::shared_ptr<const StoredResponse> ResponseStore::Get(const std::string& tenant, const std::string& id) {
+  bool on_disk = false;
+  {
+    const std::lock_guard lock(mutex_);
+    on_disk = disk_.Use(id);
+    if (memory_.Use(id)) {
+      const Ptr& found = memory_.places[id].response;
+      return found->tenant == tenant ? found : nullptr;
+    }
+  }
+  if (!on_disk) return nullptr;
+  const Ptr read = ReadFile(id);
+  if (read == nullptr || read->tenant != tenant) return nullptr;
+  const std::lock_guard lock(mutex_);
+  if (disk_.Use(id)) AddToMemory(id, read);
+  return read;
+}
+
+bool ResponseStore::Remove(const std::string& tenant, const std::string& id) {
+  if (Get(tenant, id) == nullptr) return false;
+  const std::lock_guard lock(mutex_);
+  memory_.Drop(id);
+  disk_.Drop(id);
+  if (!folder_.empty()) tasks_.emplace_back(id, nullptr);
+  wake_.notify_one();
+  return true;
+}
+
+void ResponseStore::AddToMemory(const std::string& id, Ptr response) {
+  const size_t size = SizeOf(*response);
+  memory_.Add(id, size, std::move(response));
+  while (memory_.bytes > max_bytes_) memory_.Drop(std::string(memory_.ids.back()));
+}
+
+void ResponseStore::FitDisk() {
+  while (disk_.bytes > max_bytes_) {
+    const std::string oldest = disk_.ids.back();
+    disk_.Drop(oldest);
+    tasks_.emplace_back(oldest, nullptr);
+  }
+}
+
+void ResponseStore::ReadFolder() {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  std::vector<fs::path> half_written;  // by a server that was killed
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
+    if (entry.path().extension() == ".json" && IsResponseId(entry.path().stem().string()))
+      files.emplace_back(entry.last_write_time(error), entry.path());
+    if (entry.path().string().ends_with(".json.tmp")) half_written.push_back(entry.path());
+  }
+  for (const fs::path& path : half_written) fs::remove(path, error);
+  std::sort(files.begin(), files.end());
+  for (const auto& [time, path] : files) disk_.Add(path.stem().string(), fs::file_size(path, error), nullptr);
+  FitDisk();
+}
+
+ResponseStore::Ptr ResponseStore::ReadFile(const std::string& id) const {
+  std::ifstream file(PathOf(id), std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  // Three lines, each of them JSON.
+  const size_t first = text.find('\n'), second = text.find('\n', first + 1);
+  if (first == std::string::npos || second == std::string::npos || !text.ends_with('\n')) return nullptr;
+  StoredResponse found{.tenant = {},
+                       .response = text.substr(first + 1, second - first - 1),
+                       .items = text.substr(second + 1, text.size() - second - 2)};
+  try {  // as the JSON of a request is read
+    const JsonDocument tenant = ParseJson(std::string_view(text).substr(0, first));
+    if (!tenant.root().is_string() || !ParseJson(found.response).root().is_object() ||
+        !ParseJson(found.items).root().is_array()) {
+      return nullptr;
+    }
+    found.tenant = tenant.root().get<std::string>();
+  } catch (const ApiError&) {
+    return nullptr;
+  }
+  return std::make_shared<const StoredResponse>(std::move(found));
+}
+
+std::string ResponseStore::PathOf(const std::string& id) const { return (fs::path(folder_) / (id + ".json")).string(); }
+
+void ResponseStore::Run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    const auto task = std::move(tasks_.front());  // no binding: Clang 14's do not reach into lambdas
+    const auto& response = task.second;
+    tasks_.pop_front();
+    lock.unlock();
+    // Else it stays in memory alone, or its file until the next start.
+    HasMemoryFor([&] { WriteOrRemove(PathOf(task.first), response.get()); });
+    lock.lock();
+    if (response != nullptr) queued_bytes_ -= SizeOf(*response);
+  }
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,41 @@
+#include "server/base/memory_reserve.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+namespace dsv4::server {
+
+namespace {
+
+std::atomic<void*> g_reserve{nullptr};  // a new-handler takes no argument
+std::atomic<size_t> g_bytes{0};
+
+void GiveOut() {
+  if (std::uncaught_exceptions() > 0) {
+    if (void* reserve = g_reserve.exchange(nullptr); reserve != nullptr) {
+      std::free(reserve);
+      return;  // the allocation is tried again
+    }
+  }
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void KeepMemoryReserve(size_t bytes) {
+  g_bytes = bytes;
+  RefillMemoryReserve();
+  std::set_new_handler(GiveOut);
+}
+
+void RefillMemoryReserve() noexcept {
+  if (g_reserve.load() != nullptr) return;
+  // Never touched: it takes addresses, and pages only when others get it.
+  void* expected = nullptr;
+  void* reserve = std::malloc(g_bytes);
+  if (!g_reserve.compare_exchange_strong(expected, reserve)) std::free(reserve);
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,338 @@
+// How a connection reads: framing, which is Beast's parser's, limits, time-outs. Asio callbacks rather than coroutines:
+// GCC 12 destroys some temporaries of co_await expressions twice.
+#include "server/http/connection.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace dsv4::server::http_internal {
+
+namespace {
+
+constexpr size_t kMaxMethod = 32;  // of what is kept; none that any route takes is as long
+
+// bytes behind a request that is being answered; more are left in the socket
+constexpr size_t kMaxPipelined = 64 << 10;
+
+size_t NumLines(std::string_view text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
+
+bool IsUsableId(std::string_view id) {
+  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
+           c == '.' || c == ':';
+  });
+}
+
+// Host and path of "http://host/path", as a client writes it that takes the server for a proxy: this host counts then,
+// not the header's (RFC 9112, 3.2.2). Of a path alone the host is empty.
+std::pair<std::string_view, std::string_view> SplitTarget(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (LowerAscii(target.substr(0, scheme.size())) != scheme) continue;
+    target.remove_prefix(scheme.size());
+    const size_t end = std::min(target.find_first_of("/?"), target.size());
+    const std::string_view path = target.substr(end);
+    return {target.substr(0, end), path.starts_with('/') ? path : "/"};
+  }
+  return {"", target};
+}
+
+}  // namespace
+
+std::string IdSource::Next() {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string id = "req_";
+  uint64_t bits = random_();
+  for (int i = 0; i < 24; ++i) {
+    if (i == 16) bits = random_();
+    id += kDigits[(bits >> (4 * (i % 16))) & 15];
+  }
+  return id;
+}
+
+Connection::Connection(Shared& shared, tcp::socket socket, std::string peer, std::unique_ptr<TlsStream> tls,
+                       bool metrics, bool reserved)
+    : shared_(shared),
+      socket_(std::move(socket)),
+      peer_(std::move(peer)),
+      tls_(std::move(tls)),
+      metrics_(metrics),
+      reserved_(reserved),
+      held_reply_(shared.replies) {
+  error_code ignored;
+  socket_.non_blocking(true, ignored);
+  last_activity_ = Clock::now();
+  NextRequest();
+  shared_.connections.insert(this);  // last: where there is no memory for one, nobody knows of it
+}
+
+void Connection::Sweep(Clock::time_point now) {
+  if (closed_) return;
+  if (lingering_) {
+    if (now > linger_end_) Close("");
+  } else if (!reading_ && HasHungUp()) {
+    Close("the client left");
+  } else if (unsent() > 0) {
+    if (ReaderIsSlow(now)) Close("slow reader");
+  } else if (answering_) {
+    if (streaming_ && !ping_.empty() && now - last_progress_ > ping_after_) SendChunk(ping_);
+  } else {
+    SweepArrival(now);
+  }
+}
+
+void Connection::SweepArrival(Clock::time_point now) {
+  const HttpOptions& o = shared_.options;
+  if (arrival_.began()) {
+    if (!arrival_.IsLate(now, {reserved_ ? o.reserved_timeout : o.header_timeout, o.body_timeout, o.min_rate})) return;
+    return reserved_ ? Fail(503, "too many connections") : Fail(408, "the request did not arrive in time");
+  }
+  if (now - last_activity_ <= (reserved_ ? o.reserved_timeout : o.keep_alive)) return;
+  if (reserved_) return Fail(503, "too many connections");
+  Close("");
+}
+
+void Connection::Close(std::string_view why) {
+  if (closed_) return;
+  closed_ = true;
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_both, ignored);
+  socket_.close(ignored);
+  held_ = {};
+  held_reply_ = {};
+  if (answering_) Done(why);
+}
+
+void Connection::CloseIfIdle() {
+  if (!answering_ && unsent() == 0 && !arrival_.began() && in_.empty()) Close("");
+}
+
+void Connection::NextRequest() {
+  parser_.emplace();
+  parser_->header_limit(static_cast<std::uint32_t>(shared_.options.max_header_bytes));
+  parser_->body_limit(std::numeric_limits<std::uint64_t>::max());  // IncomingBody has its own
+  arrival_ = {};
+  head_ = {};
+  header_checked_ = false;
+  header_lines_ = 0;
+  if (in_.empty()) in_ = std::string();  // an idle connection holds nothing
+}
+
+void Connection::Read() {
+  if (closed_ || reading_ || (waits() && in_.size() >= kMaxPipelined)) return;
+  socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
+    self->reading_ = false;
+    if (error) return self->Close("the client left");
+    self->Guard([&] { self->OnReadable(); });
+  });
+  reading_ = true;
+}
+
+void Connection::OnReadable() {
+  if (closed_) return;
+  error_code error;
+  const size_t n = ReadSome(error);
+  if (error && error != asio::error::would_block) return Close("the client left");
+  if (n > 0 && !close_after_write_) TakeBytes({shared_.read_buffer.data(), n});
+  Read();
+}
+
+size_t Connection::ReadSome(error_code& error) {
+  const size_t room = waits() ? kMaxPipelined - in_.size() : shared_.read_buffer.size();
+  if (tls_ == nullptr) return socket_.read_some(asio::buffer(shared_.read_buffer, room), error);
+  size_t n = 0;
+  // A handshake that cannot be written now goes on with what the client sends next, or never: it has time-outs.
+  if (tls_->Read(shared_.read_buffer.data(), room, &n) == TlsStream::Io::kEnd) error = asio::error::eof;
+  return n;
+}
+
+void Connection::TakeBytes(std::string_view bytes) {
+  last_activity_ = Clock::now();
+  if (waits() && in_.size() + bytes.size() > in_.capacity()) {  // once: a string doubles what it has
+    std::string larger;
+    larger.reserve(kMaxPipelined);
+    in_ = std::move(larger += in_);
+  }
+  in_ += bytes;
+  if (!waits()) Parse();
+  if (in_.empty()) in_ = std::string();  // what is parsed is kept elsewhere
+}
+
+bool Connection::HasHungUp() {
+  pollfd socket{.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&socket, 1, 0) > 0;
+}
+
+void Connection::Parse() {
+  arrival_.Begin(Clock::now());
+  while (!in_.empty() && arrival_.began() && !closed_ && !answering_ && !close_after_write_) {
+    if (!ParseSome()) return;
+  }
+}
+
+bool Connection::ParseSome() {
+  if (!header_checked_ && HeaderHasTooManyLines()) {
+    Fail(431, "the header has more than " + std::to_string(shared_.options.max_header_lines) + " lines");
+    return false;
+  }
+  error_code error;
+  const bool in_body = header_checked_;
+  const auto& body = parser_->get().body().text;
+  const size_t body_before = body.size();
+  const size_t used = parser_->put(asio::buffer(in_), error);
+  if (!in_body) header_lines_ += NumLines(std::string_view(in_).substr(0, used));
+  in_.erase(0, used);
+  if (error && error != http::error::need_more) {
+    RefuseFraming(error);
+    return false;
+  }
+  if (in_body) {
+    arrival_.Count(used, body.size() - body_before);
+    // What a parser still waits for here is the end of a chunk's line or of the trailer; behind them is another
+    // request.
+    if ((!parser_->is_done() && in_.size() > shared_.options.max_header_bytes) ||
+        arrival_.FramingIsTooLarge(shared_.options.max_framing_bytes)) {
+      Fail(431, "the chunks' sizes, extensions and trailer are too large");
+      return false;
+    }
+  } else if (parser_->is_header_done()) {
+    header_checked_ = true;
+    if (!CheckHeader()) return false;
+    arrival_.HeaderIsDone(Clock::now());
+    parser_->eager(true);
+  }
+  if (parser_->is_done()) {
+    Dispatch();
+    return false;
+  }
+  return error != http::error::need_more && used > 0;
+}
+
+// Asked before the parser makes a field of each, which takes ten times as much as the shortest line.
+bool Connection::HeaderHasTooManyLines() {
+  if (header_lines_ > 0 && in_.starts_with("\r\n")) return false;  // its end
+  const size_t end = in_.find("\r\n\r\n");
+  const std::string_view header = std::string_view(in_).substr(0, end == in_.npos ? end : end + 2);
+  return header_lines_ + NumLines(header) > shared_.options.max_header_lines + 1;  // the request's line
+}
+
+void Connection::RefuseFraming(error_code error) {
+  if (error == http::error::body_limit) {
+    Fail(413, "the body is larger than " + std::to_string(parser_->get().body().limit) +
+                  " bytes; the server's --max-body sets the limit");
+  } else if (error == http::error::buffer_overflow) {
+    Fail(503, "the bodies of all requests fill the server's --max-body-total; try again");
+  } else if (error == http::error::header_limit) {
+    Fail(431, "the header is too large");
+  } else {
+    Fail(400, "not a valid HTTP request: " + error.message());
+  }
+}
+
+// Only the header up to here: a parser that is not eager stops behind it.
+bool Connection::CheckHeader() {
+  version_ = static_cast<int>(parser_->get().version());
+  keep_alive_ = parser_->keep_alive() && !reserved_;
+  head_ = ReadHead();
+  if (!HasSoundHeader()) return false;
+  const HttpVerdict verdict = shared_.gate(head_);
+  head_.note = verdict.note;
+  const bool has_body = !parser_->is_done();
+  if (verdict.refusal) {
+    Refuse(*verdict.refusal, /*read_on=*/!has_body);
+    return false;
+  }
+  auto& body = parser_->get().body();
+  body.limit = verdict.max_body_bytes;
+  body.held = HeldBytes(shared_.bodies);
+  if (parser_->content_length().value_or(0) > body.limit) {
+    RefuseFraming(http::error::body_limit);
+    return false;
+  }
+  if (has_body && LowerAscii(head_.Header("expect")) == "100-continue") Send("HTTP/1.1 100 Continue\r\n\r\n");
+  return true;
+}
+
+bool Connection::HasSoundHeader() {
+  const std::string_view coding = head_.Header("transfer-encoding"), encoding = head_.Header("content-encoding");
+  const auto& fields = parser_->get();
+  if (fields.count(http::field::host) > 1) {
+    Fail(400, "not a valid HTTP request: more than one Host");
+  } else if (!coding.empty() && LowerAscii(coding) != "chunked") {
+    Fail(501, "Transfer-Encoding must be chunked");
+  } else if (!encoding.empty() && LowerAscii(encoding) != "identity") {
+    Fail(415, "bodies with a Content-Encoding are not supported; send it as it is");
+  } else {
+    return true;
+  }
+  return false;
+}
+
+HttpRequest Connection::ReadHead() const {
+  const auto& message = parser_->get();
+  HttpRequest head;
+  head.method = std::string(message.method_string()).substr(0, kMaxMethod);
+  const auto [host, target] = SplitTarget({message.target().data(), message.target().size()});
+  const size_t question = target.find('?');
+  head.path = target.substr(0, question);
+  if (question != std::string::npos) head.query = target.substr(question + 1);
+  for (const auto& field : message) {
+    const bool replaced = field.name() == http::field::host && !host.empty();
+    head.headers.emplace_back(LowerAscii({field.name_string().data(), field.name_string().size()}),
+                              replaced ? std::string(host) : std::string(field.value()));
+  }
+  head.peer = peer_;
+  head.reserved = reserved_;
+  head.metrics = metrics_;
+  const std::string_view id = head.Header("x-request-id");
+  head.id = IsUsableId(id) ? std::string(id) : shared_.ids.Next();
+  return head;
+}
+
+void Connection::Dispatch() {
+  BeginReply();
+  IncomingBody::value_type& body = parser_->get().body();
+  HttpRequest request = std::move(head_);
+  request.body = std::move(body.text);
+  held_ = std::move(body.held);
+  shared_.handler(
+      std::make_shared<ExchangeImpl>(shared_from_this(), shared_.context, shared_.let_go, serial_, std::move(request)));
+}
+
+void Connection::Fail(int status, std::string_view message) {
+  std::string body = R"({"error":{"message":")";
+  for (const char c : message) body += c == '"' || c == '\\' || static_cast<unsigned char>(c) < 32 ? '\'' : c;
+  body += R"(","type":"invalid_request_error","param":null,"code":null}})";
+  HeaderList headers;
+  if (status == 503) headers.emplace_back("Retry-After", "1");
+  Refuse({.status = status, .type = "application/json", .body = std::move(body), .headers = std::move(headers)},
+         /*read_on=*/false);
+}
+
+void Connection::Refuse(const HttpReply& reply, bool read_on) {
+  BeginReply();
+  if (!read_on) keep_alive_ = false;
+  Respond(serial_, reply.status, reply.type, reply.body, reply.headers);
+}
+
+void Connection::BeginReply() {
+  // For the log: everything but the body and the headers, which may hold secrets.
+  request_ = {.method = head_.method,
+              .path = head_.path,
+              .query = {},
+              .headers = {},
+              .body = {},
+              .id = head_.id.empty() ? shared_.ids.Next() : head_.id,
+              .peer = peer_,
+              .note = head_.note};
+  ++serial_;
+  answering_ = true;
+  complete_ = false;
+  status_ = 0;
+  sent_bytes_ = 0;
+  start_ = Clock::now();
+}
+
+}  // namespace dsv4::server::http_internal

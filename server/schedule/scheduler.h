@@ -1,0 +1,175 @@
+// Continuous batching: one thread runs the engine; every step takes one token of each sequence that generates and a
+// piece of each prompt that is still being read. A sequence's output depends on nothing beside it (the engine's rows
+// do not depend on their batch or chunk), so all of this is about time and memory only. What may move its last bits on
+// a GPU is which of its rows came from the prefix cache: those have the bits of the request that computed them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dsv4/engine.h"
+#include "dsv4/session.h"
+#include "dsv4/tokenizer.h"
+#include "server/cache/prefix_cache.h"
+#include "server/metrics/expert_watch.h"
+#include "server/metrics/metrics.h"
+#include "server/metrics/step_times.h"
+#include "server/schedule/generation.h"
+#include "server/structured/mask_ahead.h"
+
+namespace dsv4::server {
+
+struct SchedulerOptions {
+  int64_t max_running = 64;       // sequences in the batch
+  int64_t max_waiting = 256;      // sequences in the queue
+  int64_t prefill_chunk = 512;    // prompt tokens of a step when nothing generates
+  double max_gap_s = 0.25;        // aim of the time between two tokens of a sequence; 0: none
+  double gather_s = 0;            // an idle engine begins when no prompt came for so long, or ten times as much is over
+  int64_t kv_budget_bytes = 0;    // of all sessions and of the prefix cache
+  int mask_threads = 2;           // for grammars
+  int64_t kv_fixed_bytes = 0;     // of one session: what does not grow
+  double kv_bytes_per_token = 0;  // of one session: what grows
+  PrefixCacheOptions prefix_cache = {};
+  std::string count_experts_file = {};  // (ExpertWatch); empty: none
+  bool restart_device = true;           // after its failure it is opened anew; else on_fatal at once
+  // By the engine's thread; may be empty.
+  std::function<void(const std::string&)> on_warning = {};  // one line
+  // it failed, and why; it was opened anew, and ""
+  std::function<void(const char* event, const std::string& what)> on_device = {};
+  std::function<void(const Status&)> on_fatal = {};  // there is no device any more: every request fails from now on
+};
+
+class Scheduler {
+ public:
+  // `post` runs a call on the I/O thread.
+  Scheduler(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options, Metrics& metrics,
+            std::function<void(std::function<void()>)> post);
+  ~Scheduler();
+
+  // ---- Any thread.
+
+  // Errors: kResourceExhausted (the queue is full: try again later), kInvalidArgument (a prompt that can never fit).
+  Status Submit(const std::shared_ptr<Job>& job);
+  void Cancel(const std::shared_ptr<Job>& job);
+  void SetPaused(const std::shared_ptr<Job>& job, bool paused);
+
+  std::vector<TokenId> EncodePrompt(const std::string& tenant, const RenderedPrompt& prompt) const {
+    return cache_.EncodePrompt(tenant, prompt);
+  }
+
+  // Seconds since the engine's thread last got a step further, or began to wait for one; 0 when there is nothing to do.
+  double SecondsStuck() const;
+  // The device has failed, and is being opened anew or is gone.
+  bool device_failed() const { return device_failed_; }
+  bool idle() const { return num_running_ == 0 && num_waiting_ == 0; }
+  void Fill(Gauges* gauges) const;
+
+  // Ends every sequence with an error, and the thread. No output is posted after it.
+  void Stop();
+
+ private:
+  struct Sequence;
+  using SequencePtr = std::unique_ptr<Sequence>;
+
+  PrefixCacheOptions WithWake(PrefixCacheOptions options);
+  void Wake();
+  void Run();
+  bool WaitForWork();  // false: stop
+  void TakeSubmitted();
+  void GatherPrompts(std::unique_lock<std::mutex>& lock);
+  void DropEnded();
+  // What the sequences in the batch will hold once their prompts are read; what several share counts once.
+  struct Planned {
+    int64_t bytes = 0, most_shared = 0;
+    void Add(const Scheduler& scheduler, const Sequence& s);
+  };
+  enum class Admission { kAdmitted, kLater, kNoRoom };  // kLater: not it, but perhaps one behind it
+  void Admit();
+  Admission TryToAdmit(Sequence& s, Planned* planned);
+  Result<std::unique_ptr<Session>> Open(const PrefixCache::Found& found);
+  std::vector<Sequence*> PlanStep();
+  std::vector<Sequence*> PlanTokens(std::vector<Sequence*>* prompts);
+  void AddPrompts(std::span<Sequence*> prompts, int64_t budget, std::vector<Sequence*>* batch);
+  bool KnowsAllowed(Sequence& s, Clock::time_point until);
+  int64_t PromptBudget(int64_t num_generating, int64_t most) const;
+  void MakeRoom(std::vector<Sequence*>& batch);
+  bool Preempt(const Sequence* keep);
+  void StartOver(const Sequence* s);
+  bool ShouldWait(const Sequence& s, size_t cut);
+  void PlanCuts(Sequence& s, size_t common);
+  void TakeCut(Sequence& s);
+  void KeepReply(Sequence& s);
+  void KeepSnapshot(Sequence& s, size_t num_ids, RenderedPrompt rendered);
+  void RunStep(std::vector<Sequence*>& batch);
+  bool FirstTokensWouldWait() const;
+  void RunBatch(std::vector<Sequence*>& batch);
+  Status RunItems(std::span<Sequence* const> batch);
+  bool CanDecodeOn(std::span<Sequence* const> batch) const;
+  void DecodeOn(std::span<Sequence* const> batch);
+  void AfterGeneratingStep();
+  void AfterStep(std::span<Sequence* const> batch);
+  void TakeTime(int64_t generating, int64_t prompt_tokens);
+  void TakePromptRows(Sequence& s, size_t begin, size_t count);
+  Status MakeSamplers(Sequence& s) const;
+  void ChooseToken(Sequence& s);
+  static Sampler& SamplerOf(const Sequence& s);
+  static bool IsHeld(const Sequence& s);
+  std::span<const uint32_t> Allowed(Sequence& s) const;
+  void AcceptToken(Sequence& s, OutputToken token);
+  void BeginContent(Sequence& s);
+  void BeginCall(Sequence& s);
+  void Force(Sequence& s, const std::string& text);
+  void End(Sequence& s, FinishReason reason, Status error = {});
+  void Deliver();
+  void Retire();
+  void OnDeviceFailure(const Status& failure);
+  int64_t RunningBytes() const;
+  int64_t BytesAfter(const Sequence& s, size_t more_tokens) const;
+  int64_t Growth(const Sequence& s, size_t more_tokens) const;
+
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  const SchedulerOptions options_;
+  Metrics& metrics_;
+  const std::function<void(std::function<void()>)> post_;
+
+  // Guarded by mutex_. In front of the cache, whose threads call Wake from the beginning.
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<SequencePtr> submitted_;  // TakeSubmitted puts them behind waiting_
+  bool changed_ = false;
+  bool stop_ = false;
+  std::atomic<bool> interrupted_{false};  // something changed: the steps that are under way end
+
+  PrefixCache cache_;
+  ExpertWatch expert_watch_;
+  const std::optional<TokenId> dsml_marker_;  // the token that marks tags of tool calls
+  const std::optional<TokenId> user_marker_;  // the token in front of what a user says
+
+  // Of the engine's thread.
+  std::deque<SequencePtr> waiting_;
+  std::vector<SequencePtr> running_;  // in the order of admission
+  Clock::time_point step_begin_;      // of the step that is under way: when the one before it was over
+  Clock::time_point next_warning_;
+  bool one_step_ = false;  // the next one is not Decode's: it failed, and Step tells which sequence is at fault
+  StepTimes step_times_;
+  Metrics::Step step_metrics_;
+  bool tokens_follow_ = false;   // the step has prompts; a token of each sequence that writes comes after them
+  int64_t step_generating_ = 0;  // rows of the step that are not its prompts'
+
+  std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0}, admission_limit_{0};
+  std::atomic<bool> device_failed_{false};
+  std::atomic<int64_t> step_begin_ns_{0};  // 0: there is nothing to do
+  std::unique_ptr<MaskWorkers> mask_workers_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,85 @@
+// JSON of clients: what is read of it, and within which limits.
+#include "server/base/json.h"
+
+#include <malloc.h>
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace dsv4::server {
+namespace {
+
+TEST(JsonFields, NamesThePathAndTheRange) {
+  const Json json = ParseJson(R"({"a": {"n": 1.0, "big": 1e30, "s": 5}})").root();
+  const Fields fields(json["a"], "a");
+  EXPECT_EQ(fields.Integer("n", 0), 1);
+  for (const char* name : {"big", "s"}) {
+    try {
+      if (std::string(name) == "s")
+        fields.Text(name);
+      else
+        fields.Integer(name, 0);
+      FAIL();
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.param, std::string("a.") + name);
+      EXPECT_EQ(error.status, 400);
+    }
+  }
+  EXPECT_THROW(ParseJson(std::string(300, '[')), ApiError);
+  std::string many = "[1";
+  for (int i = 0; i < 2000000; ++i) many += ",1";
+  EXPECT_THROW(ParseJson(many + "]"), ApiError);
+  EXPECT_THROW(ParseJson(std::string("{}\0", 3)), ApiError);
+  EXPECT_NO_THROW(ParseJson("\"" + std::string(300, '[') + "\""));
+  EXPECT_EQ(Dump(FloatToJson(0.1f)), "0.1");
+}
+
+TEST(ParseJson, ValuesAreLimitedByTheMemoryThatTheyTake) {
+  const auto list = [](const std::string& item, size_t n) {
+    std::string text = "[" + item;
+    for (size_t i = 1; i < n; ++i) text += "," + item;
+    return text + "]";
+  };
+  const auto heap = [] { return ::mallinfo2().uordblks + ::mallinfo2().hblkhd; };
+  for (const std::string item : {"1", "[]", "\"\"", "{\"a\":{}}", "\"0123456789abcdef\""}) {
+    size_t n = 1'999'999;  // the most that is taken, and little less than the next power of two
+    for (;; n = n * 3 / 4) {
+      try {
+        const size_t before = heap();
+        const JsonDocument document = ParseJson(list(item, n));
+        const size_t after = heap(), texts = item.size() > 16 ? 40 * n : 0;  // and nothing where nobody counts
+        EXPECT_LT(after, before + (size_t{64} << 20) + texts) << item << " " << n;
+        break;
+      } catch (const ApiError& error) {
+        EXPECT_EQ(error.status, 400);
+        EXPECT_GT(n, 200'000u) << item;
+      }
+    }
+  }
+}
+
+// Each name is compared with those before it in its object.
+TEST(ParseJson, NamesOfObjectsAreLimitedByTheWorkThatTheyMake) {
+  const auto object = [](size_t names, size_t length) {
+    std::string text = "{";
+    for (size_t i = 0; i < names; ++i) {
+      const std::string number = std::to_string(100'000'000 + i);
+      text += (i > 0 ? ",\"" : "\"") + std::string(length, 'x') + number + "\":1";
+    }
+    return text + "}";
+  };
+  EXPECT_EQ(ParseJson(object(5000, 0)).root().size(), 5000u);
+  EXPECT_THROW(ParseJson(object(40'000, 0)), ApiError);  // else seconds, of a million names an hour
+  EXPECT_THROW(ParseJson(object(10'000, 2000)), ApiError);
+  std::string many = "[" + object(4000, 0);
+  for (int i = 0; i < 40; ++i) many += "," + object(4000, 0);
+  EXPECT_THROW(ParseJson(many + "]"), ApiError);
+  // Strings that are no names, and names of many objects.
+  std::string texts = R"({"a": ["{,x")";
+  for (int i = 0; i < 100'000; ++i) texts += R"(, "{,", {"b": "c", "d": {"e\"": ","}})";
+  EXPECT_EQ(ParseJson(texts + "]}").root()["a"].size(), 200'001u);
+}
+
+}  // namespace
+}  // namespace dsv4::server

@@ -1,0 +1,90 @@
+// The thread that reads and writes files of KV, where its memory ends.
+#include "server/cache/kv_files.h"
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "io/test_files.h"
+#include "server/fake_engine.h"
+#include "support/count_allocations.h"
+
+namespace dsv4::server {
+namespace {
+
+// Each task's allocations are counted from the end of the one before it on.
+class KvFilesMemory : public ::testing::Test {
+ protected:
+  // The next tasks succeed in `left` allocations each, and in no other.
+  void Allow(int64_t left) {
+    left_ = left;
+    Do([&] { files_.Remove("/nothing"); });  // still with what was allowed before
+  }
+  template <typename Call>
+  void Do(const Call& call) {
+    const int before = num_ended_;
+    call();
+    for (int i = 0; i < 10000 && num_ended_ == before; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_EQ(num_ended_, before + 1);
+  }
+  template <typename Call>
+  KvFiles::Done DoOne(const Call& call) {
+    Do(call);
+    const std::list<KvFiles::Done> done = files_.TakeDone();
+    EXPECT_EQ(done.size(), 1u);
+    return done.empty() ? KvFiles::Done{} : done.front();
+  }
+  // How many tasks failed before one found memory enough; its result.
+  template <typename Call>
+  int64_t FailuresOf(const Call& call, KvFiles::Done* done) {
+    for (int64_t left = 0; left < 1000; ++left) {
+      Allow(left);
+      *done = DoOne(call);
+      EXPECT_EQ(done->path, path_);
+      if (done->status.ok()) return left;
+      EXPECT_EQ(done->status.code(), StatusCode::kResourceExhausted);
+      EXPECT_THAT(done->status.message(), ::testing::HasSubstr("no memory to read or write '" + path_ + "'"));
+    }
+    return 1000;
+  }
+
+  const test::TempDir folder_;
+  const std::string path_ = folder_ / "file";
+  const std::vector<TokenId> tokens_ = std::vector<TokenId>(1000, 7);
+  const std::shared_ptr<const SnapshotImage> image_ = std::make_shared<FakeImage>(tokens_, std::function<void()>(),
+                                                                                  "fake", "note");
+  FakeEngine engine_{1000};
+  std::atomic<int64_t> left_ = -1;
+  std::atomic<int> num_ended_ = 0;
+  KvFiles files_{engine_, 1 << 20, [this] {
+                   test::allocation_limit.left = left_;
+                   ++num_ended_;
+                 }};
+};
+
+TEST_F(KvFilesMemory, WhereverItEndsTheTaskFailsAndTheThreadGoesOn) {
+  KvFiles::Done done;
+  EXPECT_GT(FailuresOf([&] { files_.Write(image_, path_); }, &done), 0);
+  EXPECT_EQ(done.image, image_);
+  EXPECT_EQ(std::filesystem::file_size(path_), 16 + 4 * tokens_.size());
+  EXPECT_GT(FailuresOf([&] { EXPECT_TRUE(files_.Read(path_)); }, &done), 0);
+  ASSERT_NE(done.image, nullptr);
+  EXPECT_EQ(done.image->info().tokens, tokens_);
+}
+
+TEST_F(KvFilesMemory, FilesAreRemovedWithoutAny) {
+  EXPECT_TRUE(DoOne([&] { files_.Write(image_, path_); }).status.ok());
+  Allow(0);
+  Do([&] { files_.Remove(path_); });
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_TRUE(files_.TakeDone().empty());
+}
+
+}  // namespace
+}  // namespace dsv4::server

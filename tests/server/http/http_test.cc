@@ -1,0 +1,488 @@
+// What a connection may hold and how long it may take, against a server on a free port.
+#include "server/http/http.h"
+
+#include <malloc.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "server/http/http_fixture.h"
+#include "support/allocations.h"
+
+namespace dsv4::server {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::string_view kChunked = "POST /echo HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+// ---- Framing
+
+TEST_F(Http, AChunkExtensionOrATrailerThatNeverEndsIsRefused) {
+  Start();
+  const std::string forever(4 << 20, 'x');
+  for (const std::string& begin : {std::string("1;"), std::string("0\r\nx: "), std::string("0;")}) {
+    HttpClient client(server_->port());
+    client.Send(std::string(kChunked) + begin);
+    client.Send(forever);  // cut short by the server
+    const std::string reply = client.Read();
+    EXPECT_TRUE(reply.empty() || StatusLine(reply) == "HTTP/1.1 431") << begin << reply.substr(0, 100);
+    EXPECT_EQ(WaitForDone(num_done() == 0 ? 1 : num_done()).status, 431);
+  }
+  EXPECT_EQ(num_handled_, 0);
+}
+
+TEST_F(Http, ManySmallExtensionsAndTrailerLinesCount) {
+  Start();
+  std::string chunks;
+  for (int i = 0; i < 200; ++i) chunks += "1;" + std::string(1000, 'x') + "\r\na\r\n";
+  EXPECT_EQ(StatusLine(Ask(std::string(kChunked) + chunks + "0\r\n\r\n")), "HTTP/1.1 431");
+  // A chunk for every byte is all right.
+  chunks.clear();
+  for (int i = 0; i < 50000; ++i) chunks += "1\r\na\r\n";
+  const std::string reply = Ask(std::string(kChunked) + chunks + "0\r\nx: y\r\n\r\n");
+  EXPECT_EQ(StatusLine(reply), "HTTP/1.1 200");
+  EXPECT_TRUE(reply.ends_with(std::string(50000, 'a')));
+}
+
+TEST_F(Http, HeaderLinesAreCountedAndHostIsNamedOnce) {
+  Start();
+  std::string lines;
+  for (int i = 0; i < 200; ++i) lines += "a: b\r\n";
+  EXPECT_EQ(StatusLine(Ask("GET / HTTP/1.1\r\n" + lines + "\r\n")), "HTTP/1.1 431");
+  EXPECT_EQ(StatusLine(Ask("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")), "HTTP/1.1 400");
+}
+
+TEST_F(Http, WhatFollowsARefusalIsNotRead) {
+  Start();
+  HttpClient client(server_->port());
+  std::string many = "GET /x HTTP/9.9\r\n\r\n";
+  for (int i = 0; i < 2000; ++i) many += "GET /x HTTP/9.9\r\n\r\n";
+  client.Send(many);
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) {
+    if (!client.Send(many.substr(0, 100))) break;  // goes on for as long as the server listens
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+  EXPECT_EQ(num_done(), 1u);
+}
+
+// ---- The gate and the budget
+
+TEST_F(Http, TheGateDecidesBeforeTheBody) {
+  Start();
+  HttpClient client(server_->port());
+  client.Send("POST /closed HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 100000\r\n\r\n");
+  const std::string reply = client.Read();  // no byte of a body was sent
+  EXPECT_EQ(StatusLine(reply), "HTTP/1.1 401");
+  EXPECT_EQ(reply.find("100 Continue"), std::string::npos);
+  EXPECT_NE(reply.find("Connection: close"), std::string::npos);
+  EXPECT_EQ(num_handled_, 0);
+  EXPECT_EQ(StatusLine(Ask("POST /echo HTTP/1.1\r\nContent-Length: 100001\r\n\r\n")), "HTTP/1.1 413");
+}
+
+TEST_F(Http, ARefusedRequestWithoutABodyKeepsItsConnection) {
+  Start();
+  const std::string reply = Ask("GET /closed HTTP/1.1\r\n\r\nGET /echo HTTP/1.1\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(StatusLine(reply), "HTTP/1.1 401");
+  EXPECT_NE(reply.find("HTTP/1.1 200"), std::string::npos);
+  EXPECT_NE(reply.find("\r\nDate: "), std::string::npos);
+}
+
+TEST_F(Http, BodiesHaveOneBudget) {
+  Start({.max_body_total = 150000});
+  const std::string head = "POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n";
+  HttpClient first(server_->port());
+  first.Send(head + std::string(99999, 'a'));
+  for (int i = 0; i < 2000 && server_->body_bytes() < 99999; ++i) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_GE(server_->body_bytes(), 99999u);
+  const std::string refused = Ask(head + std::string(100000, 'b'));
+  EXPECT_EQ(StatusLine(refused), "HTTP/1.1 503");
+  EXPECT_NE(refused.find("--max-body-total"), std::string::npos);
+  first.Send("a");
+  EXPECT_EQ(StatusLine(first.Read()), "HTTP/1.1 200");
+  EXPECT_EQ(server_->body_bytes(), 0u);
+  EXPECT_EQ(StatusLine(Ask(head + std::string(100000, 'c'))), "HTTP/1.1 200");
+}
+
+TEST_F(Http, AnAnnouncedBodyTakesNothingBeforeItArrives) {
+  Start({.max_body_total = 150000});
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 10; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(server_->port()));
+    clients.back()->Send("POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\na");
+  }
+  EXPECT_EQ(StatusLine(Ask("POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 1\r\n\r\na")), "HTTP/1.1 200");
+  EXPECT_LT(server_->body_bytes(), 1000u);
+}
+
+TEST_F(Http, RequestsThatNobodyReadsTheRepliesOfWait) {
+  Start();
+  HttpClient client(server_->port(), 4096);
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += "GET /large HTTP/1.1\r\n\r\n";  // 100 MB of replies
+  client.Send(many);
+  std::this_thread::sleep_for(milliseconds(500));
+  EXPECT_LT(num_handled_, 20);  // what the sockets hold
+}
+
+TEST_F(Http, RequestsBehindOneWaitAndAreAnsweredInOrder) {
+  Start();
+  constexpr int kRequests = 400;
+  const std::string padding(90000, '.');
+  HttpClient client(server_->port(), 4096);
+  std::atomic<int> num_sent{0};
+  std::thread sender([&] {  // 36 MB, which no socket holds
+    for (int i = 0; i < kRequests; ++i) {
+      const std::string body = std::to_string(i) + padding;
+      if (!client.Send("POST /echo HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body))
+        break;
+      ++num_sent;
+    }
+  });
+  std::this_thread::sleep_for(milliseconds(1000));
+  EXPECT_LT(num_sent, kRequests);
+  EXPECT_LT(server_->body_bytes(), 2 * padding.size());  // of one request
+  std::string replies;
+  size_t at = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    const std::string expected = "\r\n\r\n" + std::to_string(i) + ".";
+    size_t found = std::string::npos;
+    while ((found = replies.find("\r\n\r\n", at)) == std::string::npos || replies.size() < found + expected.size()) {
+      const std::string more = client.Read(milliseconds(20000), 65536);
+      if (more.empty()) break;
+      replies += more;
+    }
+    ASSERT_EQ(replies.substr(found, expected.size()), expected) << "reply " << i;
+    at = found + expected.size();
+  }
+  sender.join();
+  EXPECT_EQ(num_sent, kRequests);
+  EXPECT_EQ(num_handled_, kRequests);
+}
+
+TEST_F(Http, AClientThatLeavesIsNoticedBehindRequestsThatAreNotRead) {
+  Start();
+  HttpClient client(server_->port());
+  // More than is read behind the first request, less than the sockets hold.
+  client.Send("GET /hold HTTP/1.1\r\n\r\n" + std::string(110000, ' '));
+  std::this_thread::sleep_for(milliseconds(500));
+  EXPECT_EQ(num_done(), 0u);
+  client.Leave();
+  EXPECT_EQ(WaitForDone().status, 499);
+  EXPECT_EQ(OnIoThread([this] { return server_->num_busy(); }), 0u);
+  held_.reset();
+}
+
+// Nothing but its end tells a client of HTTP/1.0 that a stream is complete.
+TEST_F(Http, AnOldClientsStreamEndsAtOnce) {
+  Start();
+  HttpClient client(server_->port());
+  client.Send("GET /later HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(StatusLine(client.Read(milliseconds(5000), 12)), "HTTP/1.1 200");
+  client.Read(milliseconds(200));  // all that is written is here
+  held_->FinishStream();
+  held_.reset();
+  client.Read(milliseconds(5000));
+  EXPECT_TRUE(client.ended());
+}
+
+// ---- Time
+
+TEST_F(Http, AHeaderHasAnAbsoluteTime) {
+  Start({.header_timeout = milliseconds(1000)});
+  HttpClient client(server_->port());
+  const auto begin = std::chrono::steady_clock::now();
+  std::string reply;
+  client.Send("GET / HTTP/1.1\r\n");
+  while (reply.empty() && std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) {
+    client.Send("a: b\r\n");  // never silent
+    reply = client.Read(milliseconds(100), 12);
+  }
+  EXPECT_EQ(reply, "HTTP/1.1 408");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST_F(Http, ABodyMustKeepUpItsRate) {
+  Start({.body_timeout = milliseconds(1000), .min_rate = 10000});
+  const std::string head = "POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n";
+  std::string reply;
+  HttpClient slow(server_->port());
+  slow.Send(head);
+  for (int i = 0; i < 100 && reply.empty(); ++i) {
+    slow.Send(std::string(100, 'a'));
+    reply = slow.Read(milliseconds(100), 12);
+  }
+  EXPECT_EQ(reply, "HTTP/1.1 408");
+  HttpClient steady(server_->port());
+  steady.Send(head);
+  for (int i = 0; i < 20; ++i) {
+    steady.Send(std::string(5000, 'a'));
+    std::this_thread::sleep_for(milliseconds(120));
+  }
+  EXPECT_EQ(StatusLine(steady.Read()), "HTTP/1.1 200");
+}
+
+TEST_F(Http, AReaderMustKeepUpTheRate) {
+  Start({.write_timeout = milliseconds(1000), .min_rate = 100000, .max_unsent_bytes = 64 << 20});
+  HttpClient client(server_->port(), 4096);
+  client.Send("GET /stream HTTP/1.1\r\n\r\n");
+  const auto begin = std::chrono::steady_clock::now();
+  while (num_done() == 0 || OnIoThread([this] { return server_->num_busy(); }) > 0) {
+    client.Read(milliseconds(50), 500);  // some 10 kB a second
+    if (client.ended() || std::chrono::steady_clock::now() - begin > std::chrono::seconds(15)) break;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(OnIoThread([this] { return server_->num_busy(); }), 0u);
+}
+
+TEST_F(Http, AStreamThatNobodyReadsIsToldAndThenDropped) {
+  Start({.pressure_bytes = 256 << 10, .max_unsent_bytes = 8 << 20});
+  HttpClient patient(server_->port(), 4096);
+  patient.Send("GET /endless HTTP/1.1\r\n\r\n");
+  for (int i = 0; i < 2000 && num_pressed_ == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(num_pressed_, 1);  // 4 MiB wait
+  EXPECT_EQ(num_done(), 0u);
+  server_->Post([this] {
+    for (int i = 0; i < 128; ++i) held_->Write(std::string(64 << 10, 'x'));  // 12 MiB
+  });
+  EXPECT_EQ(WaitForDone().cut, "slow reader");
+  server_->Post([this] { held_.reset(); });
+}
+
+TEST_F(Http, RepliesThatNobodyTakesHaveOneBudget) {
+  Start({.pressure_bytes = 16 << 10, .max_unsent_total = 1 << 19});
+  const std::string request = "GET /large HTTP/1.1\r\n\r\n";  // larger than the budget, and than what sockets take
+  auto slow = std::make_unique<HttpClient>(server_->port(), 4096);
+  slow->Send(request);
+  EXPECT_EQ(StatusLine(slow->Read(milliseconds(20000), 12)), "HTTP/1.1 200");
+  HttpClient next(server_->port());
+  next.Send(request + "GET /echo HTTP/1.1\r\n\r\n");
+  const std::string refused = next.Read(milliseconds(2000));
+  EXPECT_EQ(StatusLine(refused), "HTTP/1.1 503");
+  EXPECT_NE(refused.find("Retry-After: 5"), std::string::npos);
+  EXPECT_NE(refused.find("HTTP/1.1 200"), std::string::npos);  // a small one finds its place
+  slow->Leave();
+  slow.reset();
+  std::string taken;
+  for (int i = 0; i < 100 && StatusLine(taken) != "HTTP/1.1 200"; ++i) {
+    taken = Ask("GET /large HTTP/1.1\r\nConnection: close\r\n\r\n");
+  }
+  EXPECT_GT(taken.size(), size_t{1} << 20);
+  // One after the other: what was taken is free again.
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(StatusLine(Ask("GET /large HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200");
+}
+
+TEST_F(Http, AStreamBeyondTheBudgetOfRepliesIsDropped) {
+  Start({.pressure_bytes = 16 << 10, .max_unsent_total = 4 << 20});
+  HttpClient first(server_->port(), 4096), second(server_->port(), 4096);
+  first.Send("GET /stream HTTP/1.1\r\n\r\n");  // 4 MiB, of which sockets take little
+  EXPECT_EQ(WaitForDone().cut, "");
+  second.Send("GET /stream HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(WaitForDone(2).cut, "slow reader");  // below max_unsent_bytes
+}
+
+// What is allocated, in bytes; 0 where nobody counts, as under a sanitizer.
+size_t HeapBytes() {
+  const auto info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+TEST_F(Http, ConnectionsHoldNoMoreThanTheirLimits) {
+  constexpr size_t kClients = 40;
+  Start();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (size_t i = 0; i < kClients; ++i) clients.push_back(std::make_unique<HttpClient>(server_->port(), 4096));
+  const auto held_by_each = [&](std::string_view bytes) {
+    const size_t before = HeapBytes();
+    for (auto& client : clients) client->Send(bytes);
+    for (int i = 0; i < 50; ++i) OnIoThread([] { return 0; });
+    std::this_thread::sleep_for(milliseconds(300));
+    return HeapBytes() < before ? 0 : (HeapBytes() - before) / kClients;
+  };
+  // Lines that are short: the parser makes a field of each.
+  std::string lines = "GET /x HTTP/1.1\r\n";
+  while (lines.size() < 30000) lines += "a:\r\n";
+  EXPECT_LT(held_by_each(lines), 64u << 10);
+  clients.clear();
+  for (int i = 0; i < 2000 && OnIoThread([this] { return server_->num_connections(); }) > 0; ++i)
+    std::this_thread::sleep_for(milliseconds(5));
+  for (size_t i = 0; i < kClients; ++i) clients.push_back(std::make_unique<HttpClient>(server_->port(), 4096));
+  EXPECT_LT(held_by_each("GET /keep HTTP/1.1\r\n\r\n" + std::string(140 << 10, 'G')), 80u << 10);
+}
+
+TEST_F(Http, OfAMethodThatNobodyTakesLittleIsKept) {
+  Start();
+  const std::string request = std::string(20000, 'A') + " /closed HTTP/1.1\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(StatusLine(Ask(request)), "HTTP/1.1 401");
+  WaitForDone();
+  const std::lock_guard lock(mutex_);
+  EXPECT_LE(longest_method_, 32u);
+  EXPECT_GT(longest_method_, 0u);
+}
+
+TEST_F(Http, AReplyEndsOnceWhereItsLastBytesAreTooMany) {
+  Start();
+  const std::string request = "GET /short HTTP/1.1\r\n\r\n";
+  {
+    HttpClient client(server_->port());
+    client.Send(request);
+    client.Read(milliseconds(20000), 12);
+  }
+  const size_t all = WaitForDone().sent_bytes;
+  HttpOptions options;
+  options.max_unsent_bytes = all - 1;
+  Restart(options);
+  HttpClient client(server_->port());
+  client.Send(request);
+  client.Read();
+  EXPECT_EQ(WaitForDone(2).cut, "slow reader");
+  EXPECT_EQ(num_done(), 2u);
+}
+
+TEST_F(Http, ASilentConnectionIsClosed) {
+  Start({.keep_alive = milliseconds(1000)});
+  HttpClient fresh(server_->port()), used(server_->port());
+  used.Send("GET /echo HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(used.Read(milliseconds(5000), 12), "HTTP/1.1 200");
+  const auto begin = std::chrono::steady_clock::now();
+  fresh.Read();
+  used.Read();
+  EXPECT_TRUE(fresh.ended() && used.ended());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+}
+
+TEST_F(Http, ConnectionsBeyondAllPlacesAreClosed) {
+  Start({.max_connections = 3, .num_reserved = 2, .keep_alive = milliseconds(60000)});
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 20; ++i) clients.push_back(std::make_unique<HttpClient>(server_->port()));
+  for (int i = 5; i < 20; ++i) {
+    EXPECT_EQ(clients[static_cast<size_t>(i)]->Read(milliseconds(5000)), "");
+    EXPECT_TRUE(clients[static_cast<size_t>(i)]->ended());
+  }
+}
+
+TEST_F(Http, HealthIsReachedWhenAllPlacesAreTaken) {
+  Start({.max_connections = 3, .num_reserved = 2, .reserved_timeout = milliseconds(1000)});
+  std::vector<std::unique_ptr<HttpClient>> held;
+  for (int i = 0; i < 3; ++i) {
+    held.push_back(std::make_unique<HttpClient>(server_->port()));
+    held.back()->Send("GET /echo HTTP/1.1\r\n\r\n");
+    EXPECT_EQ(held.back()->Read(milliseconds(5000), 12), "HTTP/1.1 200");
+  }
+  EXPECT_EQ(StatusLine(Ask("GET /health HTTP/1.1\r\n\r\n")), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(Ask("GET /echo HTTP/1.1\r\n\r\n")), "HTTP/1.1 503");
+  EXPECT_EQ(StatusLine(Ask("")), "HTTP/1.1 503");  // a silent one does not keep its place
+}
+
+// ---- Memory
+
+TEST_F(Http, ARequestThatFindsNoMemoryGetsA503AndTheServerGoesOn) {
+  Start();
+  EXPECT_EQ(StatusLine(Ask("GET /memory HTTP/1.1\r\n\r\n")), "HTTP/1.1 503");
+  EXPECT_EQ(WaitForDone().cut, "out of memory");
+  EXPECT_EQ(StatusLine(Ask("GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200");
+}
+
+// Of the I/O thread: at any allocation of a connection and its request.
+TEST_F(Http, WhereverMemoryEndsTheNextRequestIsAnswered) {
+  Start();
+  for (int64_t left = 0, failed = -1; failed != test::num_failed_allocations; ++left) {
+    ASSERT_LT(left, 1000);
+    failed = test::num_failed_allocations;
+    OnIoThread([left] { return test::allocation_limit = {.left = left, .once = true}, true; });
+    Ask("POST /echo HTTP/1.1\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+    OnIoThread([] { return test::allocation_limit = {}, true; });
+    ASSERT_EQ(StatusLine(Ask("GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200") << left;
+  }
+  const auto num_connections = [this] { return OnIoThread([this] { return server_->num_connections(); }); };
+  for (int i = 0; i < 2000 && num_connections() > 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(num_connections(), 0u);
+}
+
+TEST_F(Http, ASweepThatFindsNoMemoryIsNotTheLast) {
+  Start({.keep_alive = std::chrono::seconds(1)});
+  HttpClient silent(server_->port());
+  while (OnIoThread([this] { return server_->num_connections(); }) == 0) std::this_thread::yield();
+  const int64_t failed = test::num_failed_allocations;
+  OnIoThread([] { return test::allocation_limit = {.left = 0, .once = true}, true; });
+  silent.Read();
+  EXPECT_TRUE(silent.ended());
+  EXPECT_EQ(test::num_failed_allocations, failed + 1);
+}
+
+TEST_F(Http, AHandlerOnAnotherThreadMayRunOutOfMemory) {
+  Start();
+  HttpClient client(server_->port());
+  client.Send("GET /hold HTTP/1.1\r\n\r\n");
+  for (int i = 0; i < 2000 && num_handled_ == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+  ExchangePtr exchange = OnIoThread([this] { return std::move(held_); });
+  ASSERT_NE(exchange, nullptr);
+  exchange->OutOfMemory();
+  exchange.reset();
+  EXPECT_EQ(StatusLine(client.Read()), "HTTP/1.1 503");
+}
+
+// ---- The end
+
+// The first request's note is the last thing but its connection that its exchange lets go of: there all others let go
+// of the connection. The second one's goes with the connection.
+TEST_F(Http, AConnectionEndsOnTheIoThreadWhoeverDropsItsExchange) {
+  std::optional<HttpClient> client;
+  std::promise<std::thread::id> ended;
+  std::future<std::thread::id> by = ended.get_future();
+  const auto calls = [](std::function<void()> call) {
+    return std::shared_ptr<RequestNote>(new RequestNote, [call = std::move(call)](const RequestNote* note) {
+      delete note;
+      call();
+    });
+  };
+  notes_["/hold"] = calls([&] {
+    client.reset();
+    (void)by.wait_for(milliseconds(500));
+  });
+  notes_["/echo"] = calls([&] { ended.set_value(std::this_thread::get_id()); });
+  Start();
+  client.emplace(server_->port());
+  client->Send("GET /hold HTTP/1.1\r\n\r\n");
+  for (int i = 0; i < 2000 && num_handled_ == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+  ExchangePtr exchange = OnIoThread([this] { return std::move(held_); });
+  ASSERT_NE(exchange, nullptr);
+  exchange->Respond(200, "text/plain", "");
+  WaitForDone();
+  client->Send("GET /echo HTTP/1.1\r\n\r\n");
+  WaitForDone(2);
+  exchange.reset();
+  ASSERT_EQ(by.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  EXPECT_EQ(by.get(), thread_.get_id());
+}
+
+TEST_F(Http, WhileDrainingNewConnectionsAreAnswered) {
+  Start();
+  HttpClient idle(server_->port());
+  idle.Send("GET /echo HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(idle.Read(milliseconds(5000), 12), "HTTP/1.1 200");
+  server_->Post([this] { server_->Drain(); });
+  idle.Read();
+  EXPECT_TRUE(idle.ended());
+  const std::string reply = Ask("GET /health HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(StatusLine(reply), "HTTP/1.1 200");
+  EXPECT_NE(reply.find("Connection: close"), std::string::npos);
+}
+
+}  // namespace
+
+}  // namespace dsv4::server

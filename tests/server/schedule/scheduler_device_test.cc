@@ -1,0 +1,58 @@
+// The scheduler over a device that fails.
+#include "server/schedule/scheduler_fixture.h"
+
+namespace dsv4::server {
+namespace {
+
+using SchedulerDevice = SchedulerTest;
+
+TEST_F(SchedulerDevice, ADeviceThatFailsIsOpenedAnew) {
+  std::vector<std::string> events;
+  std::atomic<bool> failed_meanwhile{false};
+  engine_.before_restart = [&] { failed_meanwhile = scheduler_->device_failed(); };
+  Start({.on_device = [&](const char* event, const std::string& what) {
+    events.push_back(std::string(event) + ": " + what);
+  }});
+  Wait(Submit({Counting(300, 100)}, 5));  // leaves snapshots
+  const auto stream = Submit({{100}, {200}}, 90000);
+  WaitFor([&] { return stream->tokens[0].size() > 3 && stream->tokens[1].size() > 3; });
+  engine_.broken = true;
+  Wait(stream);
+  EXPECT_EQ(stream->finish, (std::vector{FinishReason::kError, FinishReason::kError}));
+  EXPECT_EQ(stream->error.message(), "the fake device failed");
+  const auto after = Submit({{100}}, 3);
+  Wait(after);
+  EXPECT_EQ(after->tokens[0], Counting(101, 3));
+  EXPECT_TRUE(failed_meanwhile);
+  EXPECT_FALSE(scheduler_->device_failed());
+  EXPECT_EQ(events, (std::vector<std::string>{"device-failed: the fake device failed", "device-restarted: "}));
+}
+
+TEST_F(SchedulerDevice, ADeviceThatCannotBeOpenedIsTheEnd) {
+  std::atomic<int> fatal{0};
+  engine_.restart_status = Unsupported("no such GPU");
+  Start({.on_fatal = [&](const Status& status) { fatal += status.message() == "no such GPU" ? 1 : 100; }});
+  const auto stream = Submit({{100}}, 90000);
+  WaitFor([&] { return stream->tokens[0].size() > 3; });
+  engine_.broken = true;
+  Wait(stream);
+  for (int i = 0; i < 10000 && fatal == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(fatal, 1);
+  EXPECT_TRUE(scheduler_->device_failed());
+}
+
+TEST_F(SchedulerDevice, ADeviceThatIsNotToBeOpenedAnewIsTheEndAtOnce) {
+  std::atomic<int> fatal{0}, restarts{0};
+  engine_.before_restart = [&] { ++restarts; };
+  Start({.restart_device = false, .on_fatal = [&](const Status&) { ++fatal; }});
+  const auto stream = Submit({{100}}, 90000);
+  WaitFor([&] { return stream->tokens[0].size() > 3; });
+  engine_.broken = true;
+  Wait(stream);
+  for (int i = 0; i < 10000 && fatal == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(fatal, 1);
+  EXPECT_EQ(restarts, 0);
+}
+
+}  // namespace
+}  // namespace dsv4::server

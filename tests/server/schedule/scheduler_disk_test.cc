@@ -1,0 +1,292 @@
+// The scheduler under pressure: common beginnings in little memory, and KV that goes to disk and comes back.
+#include <filesystem>
+
+#include "io/test_files.h"
+#include "server/schedule/scheduler_fixture.h"
+
+namespace dsv4::server {
+namespace {
+
+class Storm : public SchedulerTest, public ::testing::WithParamInterface<bool> {};
+
+// Prompts that share beginnings in all ways, several replies each, little memory, some cancelled: all are answered,
+// right.
+TEST_P(Storm, OfCommonBeginningsIsAnswered) {
+  const dsv4::test::TempDir folder;
+  PrefixCacheOptions cache{.interval = 50};
+  if (GetParam()) {
+    cache.disk = folder.path();
+    cache.disk_bytes = 100000;
+    cache.disk_queue_bytes = 10000;
+  }
+  Start({.max_running = 12,
+         .max_waiting = 10000,
+         .prefill_chunk = 40,
+         .max_gap_s = 0,
+         .kv_budget_bytes = 60000,
+         .prefix_cache = cache});
+  uint64_t state = 1;
+  const auto random = [&state](uint64_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % n;
+  };
+  std::vector<std::shared_ptr<Client>> clients;
+  for (int i = 0; i < 400; ++i) {
+    Ids prompt = Counting(200, 1 + random(300));
+    for (uint64_t k = random(3); k > 0; --k) {
+      const Ids more = Counting(static_cast<TokenId>(1000 * k + random(3)), 1 + random(120));
+      prompt.insert(prompt.end(), more.begin(), more.end());
+    }
+    clients.push_back(Submit(std::vector<Ids>(1 + random(3), prompt), static_cast<int64_t>(1 + random(20))));
+    if (random(10) == 0) scheduler_->Cancel(clients[random(clients.size())]->job);
+    if (random(4) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  for (const auto& client : clients) {
+    Wait(client);
+    for (size_t s = 0; s < client->tokens.size(); ++s) {
+      if (client->job->cancelled) continue;
+      EXPECT_EQ(client->finish[s], FinishReason::kLength);
+      EXPECT_EQ(client->tokens[s], Counting(client->job->sequences[s].prompt->back() + 1, client->tokens[s].size()));
+    }
+  }
+  WaitIdle();
+  EXPECT_EQ(engine_.live_sessions, 0);
+  EXPECT_LE(engine_.kv_bytes(), 60000);
+  if (GetParam()) {
+    EXPECT_GT(Metric("dsv4_kv_disk_total", "event=\"restored\""), 0);
+    EXPECT_EQ(Metric("dsv4_kv_disk_total", "event=\"refused\""), 0);
+  }
+  scheduler_->Stop();
+  scheduler_.reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(, Storm, ::testing::Bool(), [](const auto& p) { return p.param ? "disk" : "memory"; });
+
+class SchedulerDisk : public SchedulerTest {
+ protected:
+  // Room for about 1,900 tokens; files are read and written while the gate is open.
+  void StartWithDisk(int64_t queue_bytes = 1 << 20, int64_t kv_budget_bytes = 20000) {
+    engine_.before_io = [this] {
+      ++num_io_;
+      while (!open_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    Start({.kv_budget_bytes = kv_budget_bytes,
+           .prefix_cache = {.disk = folder_.path(), .disk_bytes = int64_t{1} << 30, .disk_queue_bytes = queue_bytes}});
+  }
+  ~SchedulerDisk() override {
+    open_ = true;
+    scheduler_.reset();  // before what its files need
+  }
+  void WaitForIo(int number) {
+    for (int i = 0; i < 10000 && num_io_ < number; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_GE(num_io_, number);
+  }
+  void WaitForSilence() {  // the thread has nothing to do
+    for (int i = 0; i < 10000 && scheduler_->SecondsStuck() > 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(scheduler_->SecondsStuck(), 0);
+  }
+  void WaitForTokens(const std::shared_ptr<Client>& client, size_t more) {
+    size_t wanted = 0;
+    WaitFor([&] { return (wanted = client->tokens[0].size() + more) > 0; });
+    WaitFor([&] { return client->tokens[0].size() >= wanted || client->open == 0; });
+  }
+
+  const dsv4::test::TempDir folder_;
+  std::atomic<bool> open_ = true;
+  std::atomic<int> num_io_ = 0;
+};
+
+TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsWritten) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  open_ = false;
+  const auto stream = Submit({{2000}}, 1700);  // needs nearly all of the memory
+  WaitForIo(1);
+  Wait(stream);
+  EXPECT_EQ(stream->tokens[0], Counting(2001, 1700));
+  EXPECT_EQ(Metric("dsv4_kv_disk_total", "event=\"written\""), 0);
+  WaitIdle();
+  // What waits to be written can be gone on from.
+  const auto again = Submit({Counting(100, 300)}, 5);
+  Wait(again);
+  EXPECT_EQ(again->counts[0].cached, 299);
+  EXPECT_EQ(again->tokens[0], Counting(400, 5));
+  open_ = true;
+  WaitIdle();
+  scheduler_->Stop();
+  EXPECT_GE(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2);
+}
+
+TEST_F(SchedulerDisk, ADiskThatHangsShowsInHealth) {
+  StartWithDisk(/*queue_bytes=*/1);
+  for (const TokenId first : {100, 600, 1100}) Wait(Submit({Counting(first, 300)}, 5));
+  WaitIdle();
+  WaitForSilence();
+  open_ = false;
+  const auto stream = Submit({{2000}}, 1700);  // needs what several files would free; one of them may wait
+  for (int i = 0; i < 10000 && scheduler_->SecondsStuck() < 0.1; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GE(scheduler_->SecondsStuck(), 0.1);
+  open_ = true;
+  Wait(stream);
+  EXPECT_EQ(stream->tokens[0], Counting(2001, 1700));
+  WaitIdle();
+  WaitForSilence();
+}
+
+TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsRead) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  scheduler_.reset();                                                  // writes it
+  StartWithDisk(/*queue_bytes=*/1 << 20, /*kv_budget_bytes=*/200000);  // the stream must not push out what was read
+  EXPECT_GE(Metric("dsv4_prefix_cuts", "place=\"disk\""), 1);
+  num_io_ = 0;
+  open_ = false;
+  const auto stream = Submit({{2000}}, 1500);
+  const auto again = Submit({Counting(100, 300)}, 5), too = Submit({Counting(100, 300)}, 3);
+  WaitForIo(1);
+  WaitForTokens(stream, 100);
+  EXPECT_EQ(num_io_, 1);
+  {
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(again->tokens[0].empty() && too->tokens[0].empty());
+  }
+  open_ = true;
+  Wait(again);
+  Wait(too);
+  EXPECT_EQ(again->counts[0].cached, 299);
+  EXPECT_EQ(again->tokens[0], Counting(400, 5));
+  EXPECT_EQ(too->tokens[0], Counting(400, 3));
+  EXPECT_EQ(Metric("dsv4_prefix_hit_total", "place=\"disk\""), 1);
+  scheduler_->Cancel(stream->job);
+  // Alone, a prompt that waits for its file keeps nobody busy.
+  WaitIdle();
+}
+
+TEST_F(SchedulerDisk, AFileThatIsDamagedIsReadAgainFromItsPrompt) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  scheduler_.reset();
+  StartWithDisk();
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+    std::filesystem::resize_file(entry.path(), 3);
+  const auto again = Submit({Counting(100, 300)}, 5);
+  Wait(again);
+  EXPECT_EQ(again->counts[0].cached, 0);
+  EXPECT_EQ(again->tokens[0], Counting(400, 5));
+  EXPECT_GT(Metric("dsv4_kv_disk_total", "event=\"refused\""), 0);
+}
+
+TEST_F(SchedulerDisk, FilesOfAnotherModelOrWithoutAnOwnerAreNotUsedAndGoFirst) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  scheduler_.reset();
+  // the prompt's cut, and the reply's
+  ASSERT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2);
+  // As an older server wrote it: no note that says whose it is.
+  (void)FakeImage(Counting(1000, 300), {}, engine_.fingerprint, "").Write(folder_.path() + "/old.dsv4kv");
+  engine_.fingerprint = "with one expert changed";
+  (void)FakeImage(Counting(2000, 300), {}, engine_.fingerprint, "\x03\0\0\0").Write(folder_.path() + "/other.dsv4kv");
+  (void)FakeImage(Counting(2000, 300), {}, engine_.fingerprint, "").Write(folder_.path() + "/older.dsv4kv");
+  StartWithDisk();
+  EXPECT_EQ(Metric("dsv4_kv_disk_total", "event=\"foreign\""), 5);
+  EXPECT_EQ(Metric("dsv4_prefix_cuts", "place=\"disk\""), 0);
+  for (const TokenId first : {100, 1000, 2000}) {
+    const auto again = Submit({Counting(first, 300)}, 5);
+    Wait(again);
+    EXPECT_EQ(again->counts[0].cached, 0) << first;
+  }
+  WaitIdle();
+  scheduler_.reset();
+  // They count, and make room before anything else does.
+  Start({.kv_budget_bytes = 20000,
+         .prefix_cache = {.disk = folder_.path(), .disk_bytes = 9000, .disk_queue_bytes = 1 << 20}});
+  EXPECT_GE(Metric("dsv4_kv_disk_total", "event=\"removed\""), 2);
+  EXPECT_GE(Metric("dsv4_prefix_cuts", "place=\"disk\""), 3);
+}
+
+TEST_F(SchedulerDisk, EachTenantFindsItsOwnAfterARestart) {
+  StartWithDisk();
+  const auto as = [&](const std::string& tenant) {
+    auto client = Make({Counting(100, 300)}, 5);
+    client->job->tenant = tenant;
+    EXPECT_TRUE(scheduler_->Submit(client->job).ok());
+    Wait(client);
+    WaitIdle();
+    return client->counts[0].cached;
+  };
+  EXPECT_EQ(as("a"), 0);
+  EXPECT_EQ(as("b"), 0);
+  EXPECT_EQ(as("a"), 299);
+  scheduler_.reset();
+  StartWithDisk();
+  EXPECT_EQ(as("c"), 0);
+  EXPECT_EQ(as(""), 0);
+  EXPECT_EQ(as("b"), 299);
+  EXPECT_EQ(as("a"), 299);
+}
+
+TEST_F(SchedulerDisk, WhatAClientSentAsIdsTeachesNoSplitNeitherNowNorAfterARestart) {
+  const Tokenizer& t = NanoTokenizer();
+  const std::string text = "<｜User｜>Hello there, what is this? I would like to know, and to know it now.";
+  Ids split = t.Encode("<｜User｜>");
+  for (const char c : text.substr(std::string("<｜User｜>").size()))
+    split.push_back(*t.FindToken(std::string_view(&c, 1)));
+  ASSERT_NE(split, t.Encode(text));
+  const TokenId user = split.front();
+  engine_.next = [user](const Session&) { return user; };
+  const RenderedPrompt next{.text = text + "<｜User｜><｜User｜>", .given = {}};
+  for (const bool encoded_here : {false, true}) {
+    StartWithDisk();
+    const auto client = Make({split}, 1);
+    if (encoded_here)
+      client->job->sequences[0].text = std::make_shared<const RenderedPrompt>(
+          RenderedPrompt{.text = text, .given = {}});
+    ASSERT_TRUE(scheduler_->Submit(client->job).ok());
+    Wait(client);
+    WaitIdle();
+    Ids expected = encoded_here ? split : t.Encode(text);
+    expected.insert(expected.end(), {user, user});
+    EXPECT_EQ(scheduler_->EncodePrompt("", next), expected) << encoded_here;
+    scheduler_.reset();
+    StartWithDisk();
+    EXPECT_EQ(scheduler_->EncodePrompt("", next), expected) << encoded_here;
+    scheduler_.reset();
+    for (const auto& file : std::filesystem::directory_iterator(folder_.path())) std::filesystem::remove(file.path());
+  }
+}
+
+TEST(FolderLock, IsHeldByOneServer) {
+  const dsv4::test::TempDir folder;
+  auto first = FolderLock::Take(folder.path());
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  const auto second = FolderLock::Take(folder.path());
+  EXPECT_EQ(second.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(second.status().message().find("another server uses the folder '" + folder.path()), std::string::npos);
+  first->reset();
+  EXPECT_TRUE(FolderLock::Take(folder.path()).ok());
+  EXPECT_FALSE(FolderLock::Take(folder.path() + "/none").ok());
+}
+
+TEST_F(SchedulerDisk, AFolderThatVanishesCostsTheCacheOnly) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  std::filesystem::remove_all(folder_.path());
+  const auto stream = Submit({{2000}}, 1700);
+  Wait(stream);
+  EXPECT_EQ(stream->tokens[0].size(), 1700u);
+  for (int i = 0; i < 10000 && Metric("dsv4_kv_disk_total", "event=\"failed\"") < 1; ++i) {
+    Wait(Submit({{3000}}, 1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GT(Metric("dsv4_kv_disk_total", "event=\"failed\""), 0);
+}
+
+}  // namespace
+}  // namespace dsv4::server

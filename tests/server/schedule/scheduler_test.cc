@@ -1,0 +1,487 @@
+// The scheduler over an engine that fails on request.
+#include "server/schedule/scheduler_fixture.h"
+#include "server/structured/grammar.h"
+
+namespace dsv4::server {
+namespace {
+
+// A model may have more ids than the tokenizer that goes with it: such an id is empty text, whatever is done with it.
+TEST_F(SchedulerTest, AnIdThatTheTokenizerLacksHasNoText) {
+  const auto known = static_cast<TokenId>(NanoTokenizer().vocab_size());
+  engine_.set_vocab_size(known + 100);
+  engine_.next = [known](const Session& s) { return s.tokens().size() % 2 == 0 ? known + 7 : 300; };
+  Start();
+  for (const bool chat : {false, true}) {
+    GenerationParams params;
+    params.chat = chat;
+    params.stops = {"never"};
+    params.sampling.top_logprobs = 3;
+    const auto client = Make({{100, known + 3, 102}}, 8, params);
+    client->job->sequences[0].text = std::make_shared<const RenderedPrompt>();
+    ASSERT_TRUE(scheduler_->Submit(client->job).ok());
+    Wait(client);
+    EXPECT_EQ(client->finish[0], FinishReason::kLength);
+    EXPECT_EQ(client->tokens[0].size(), 8u);
+    EXPECT_NE(std::find(client->tokens[0].begin(), client->tokens[0].end(), known + 7), client->tokens[0].end());
+    WaitIdle();
+  }
+}
+
+TEST_F(SchedulerTest, WritesAndEndsAtTheLimitAndAtEos) {
+  Start();
+  const auto a = Submit({{100}, {200, 300}}, 5);
+  Wait(a);
+  EXPECT_EQ(a->tokens, (std::vector<Ids>{Counting(101, 5), Counting(301, 5)}));
+  EXPECT_EQ(a->finish[0], FinishReason::kLength);
+  const auto b = Submit({{0}}, 5);  // 1 is EOS
+  Wait(b);
+  EXPECT_TRUE(b->tokens[0].empty());
+  EXPECT_EQ(b->finish[0], FinishReason::kStop);
+  EXPECT_EQ(b->counts[0].completion, 1);
+  GenerationParams stop;
+  stop.stop_ids = {403};
+  const auto c = Submit({{400}}, 50, stop);
+  Wait(c);
+  EXPECT_EQ(c->tokens[0], Counting(401, 2));
+}
+
+TEST_F(SchedulerTest, AFaultEndsItsOwnSequenceOnly) {
+  Start();
+  const auto good = Submit({{100}}, 300);
+  const auto poisoned = Submit({{200, kPoison, 201}}, 5);
+  const auto nan = Submit({{500, kNanToken}}, 5);
+  // 12 is followed by 13: the fault comes while tokens are generated.
+  const auto late = Submit({{10}}, 20);
+  Wait(poisoned);
+  Wait(nan);
+  Wait(late);
+  Wait(good);
+  EXPECT_EQ(good->tokens[0], Counting(101, 300));
+  EXPECT_EQ(poisoned->finish[0], FinishReason::kError);
+  EXPECT_EQ(poisoned->error.message(), "poison");
+  EXPECT_EQ(nan->error.code(), StatusCode::kInternal);
+  EXPECT_EQ(late->tokens[0], Counting(11, 3));
+  EXPECT_EQ(late->finish[0], FinishReason::kError);
+}
+
+TEST_F(SchedulerTest, AStepThatFindsNoMemoryEndsWhatRunsAndTheNextGoesOn) {
+  engine_.next = [](const Session& s) -> TokenId {
+    if (s.tokens().front() == 200 && s.tokens().size() == 5) throw std::bad_alloc();
+    return s.tokens().back() + 1;
+  };
+  Start();
+  const auto client = Submit({{200}}, 20);
+  Wait(client);
+  EXPECT_EQ(client->finish[0], FinishReason::kError);
+  EXPECT_EQ(client->error.code(), StatusCode::kResourceExhausted);
+  WaitIdle();
+  const auto next = Submit({{100}}, 5);
+  Wait(next);
+  EXPECT_EQ(next->tokens[0], Counting(101, 5));
+}
+
+TEST_F(SchedulerTest, PromptsAreReadInPiecesBesideRunningStreams) {
+  Start({.prefill_chunk = 64, .max_gap_s = 0});
+  const auto stream = Submit({{100}}, 3000);
+  WaitFor([&] { return stream->tokens[0].size() > 10; });
+  const auto prompt = Submit({Ids(5000, 7)}, 1);
+  const auto shorter = Submit({Ids(70, 9)}, 1);
+  Wait(shorter);
+  Wait(prompt);
+  Wait(stream);
+  EXPECT_LT(shorter->place, prompt->place);  // the short one passed it
+  const std::lock_guard lock(engine_.mutex);
+  EXPECT_LE(*std::max_element(engine_.step_tokens.begin(), engine_.step_tokens.end()), 64);
+  EXPECT_EQ(stream->tokens[0], Counting(101, 3000));
+}
+
+TEST_F(SchedulerTest, ShortPromptsFillUpAStepTogether) {
+  Start({.prefill_chunk = 500, .max_gap_s = 0, .prefix_cache = {.enabled = false}});
+  std::vector<Ids> prompts;
+  for (TokenId i = 0; i < 40; ++i) prompts.push_back(Ids(21, 200 + i));
+  prompts.push_back(Ids(1001, 300));
+  Wait(Submit(std::move(prompts), 1));
+  WaitIdle();
+  // 25 times 20 tokens, then their last ones, and 15 times 20 more. The long one, behind them, has its turn then.
+  const std::lock_guard lock(engine_.mutex);
+  engine_.step_tokens.resize(4);
+  EXPECT_EQ(engine_.step_tokens, (std::vector<int64_t>{25 * 20, 25, 15 * 20, 15}));
+}
+
+TEST_F(SchedulerTest, AnIdleEngineWaitsForPromptsThatComeTogether) {
+  Start({.gather_s = 0.3, .prefix_cache = {.enabled = false}});
+  for (int round = 0; round < 2; ++round) {
+    const auto a = Submit({Ids(11, 100)}, 1), b = Submit({Ids(11, 200)}, 1), c = Submit({Ids(11, 300)}, 1);
+    for (const auto& client : {a, b, c}) Wait(client);
+    WaitIdle();
+  }
+  const std::lock_guard lock(engine_.mutex);
+  EXPECT_EQ(engine_.step_tokens, (std::vector<int64_t>{30, 3, 30, 3}));
+}
+
+TEST_F(SchedulerTest, CancellingTakesOneStep) {
+  std::atomic<int> steps = 0;
+  std::mutex gate;
+  engine_.before_step = [&] {
+    ++steps;
+    const std::lock_guard lock(gate);
+  };
+  Start();
+  gate.lock();
+  const auto client = Submit({{100}}, 1000);
+  while (steps == 0) std::this_thread::yield();
+  scheduler_->Cancel(client->job);
+  gate.unlock();
+  Wait(client);
+  EXPECT_EQ(client->finish[0], FinishReason::kCancelled);
+  EXPECT_LE(steps, 2);
+  WaitIdle();
+  EXPECT_EQ(engine_.live_sessions, 0);
+}
+
+TEST_F(SchedulerTest, APausedSequenceWaitsAndItsTimeRunsOn) {
+  Start();
+  const auto client = Make({{100}}, 100000 - 200);
+  client->job->deadline = Clock::now() + std::chrono::milliseconds(300);
+  client->job->paused = true;
+  ASSERT_TRUE(scheduler_->Submit(client->job).ok());
+  const auto other = Submit({{200}}, 3);
+  Wait(other);
+  {
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(client->tokens[0].empty());
+  }
+  Wait(client);
+  EXPECT_EQ(client->error.code(), StatusCode::kCancelled);
+}
+
+TEST_F(SchedulerTest, TheQueueIsBounded) {
+  Start({.max_running = 1, .max_waiting = 2});
+  const auto running = Submit({{100}}, 90000);
+  WaitFor([&] { return !running->tokens[0].empty(); });
+  const auto two = Submit({{200}, {300}}, 1);
+  const auto refused = Make({{400}}, 1);
+  EXPECT_EQ(scheduler_->Submit(refused->job).code(), StatusCode::kResourceExhausted);
+  scheduler_->Cancel(running->job);
+  Wait(two);
+  EXPECT_TRUE(scheduler_->Submit(refused->job).ok());
+  Wait(refused);
+}
+
+TEST_F(SchedulerTest, SequencesGiveWayAndComeBack) {
+  // Room for two and a half of them.
+  Start({.kv_budget_bytes = 2 * (kFakeFixedBytes + 510 * kFakeTokenBytes) + 2000});
+  const auto client = Submit({{100}, {1000}, {2000}, {3000}}, 500);
+  Wait(client);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(client->tokens[static_cast<size_t>(i)],
+              Counting(client->job->sequences[static_cast<size_t>(i)].prompt->back() + 1, 500));
+  }
+  EXPECT_GT(Metric("vllm:num_preemptions_total"), 0);
+}
+
+// What the engine is told of a row follows from the request: not from the pieces that a prompt is read in, what runs
+// beside it, what is asked about it, or whether it had to start over.
+TEST_F(SchedulerTest, RowsAreTheSameKindHoweverAPromptIsRead) {
+  constexpr size_t kPrompt = 300;
+  GenerationParams logprobs;
+  logprobs.prompt_logprobs = 0;
+  for (const int64_t chunk : {1, 7, 298, 299, 300, 4096}) {
+    for (const bool cache : {true, false}) {
+      for (const GenerationParams& params : {GenerationParams(), logprobs}) {
+        Start({.prefill_chunk = chunk, .max_gap_s = 0, .prefix_cache = {.enabled = cache}});
+        engine_.seen.clear();
+        const auto client = Submit({Counting(100, kPrompt)}, 3, params);
+        Wait(client);
+        WaitIdle();
+        const std::lock_guard lock(engine_.mutex);
+        size_t read = 0;
+        for (const FakeEngine::Rows& r : engine_.seen) {
+          EXPECT_EQ(r.begin, read);
+          read += r.count;
+          EXPECT_EQ(r.prompt_tokens, r.begin < kPrompt - 1 ? kPrompt - 1 : 0)
+              << "from " << r.begin << " in chunks of " << chunk;
+          EXPECT_TRUE(r.begin >= kPrompt - 1 || read <= kPrompt - 1) << "the last token of a prompt is a decode row";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SchedulerTest, RowsFromTheCacheAreNotCounted) {
+  Start();
+  Wait(Submit({Counting(100, 200)}, 1));
+  WaitIdle();
+  Ids next = Counting(100, 199);
+  next.insert(next.end(), {900, 901, 902, 903});
+  engine_.seen.clear();
+  const auto client = Submit({next}, 1);
+  Wait(client);
+  ASSERT_EQ(client->counts[0].cached, 199);
+  const std::lock_guard lock(engine_.mutex);
+  EXPECT_EQ(engine_.seen[0].prompt_tokens, 3);
+  EXPECT_EQ(engine_.seen[0].count, 3);
+  EXPECT_EQ(engine_.seen[1].prompt_tokens, 0);
+}
+
+// Room for one and a half: the second starts over, its prompt with the number that it had, what it wrote as decode
+// rows.
+TEST_F(SchedulerTest, ASequenceThatStartsOverHasTheSameRows) {
+  Start({.prefill_chunk = 64,
+         .kv_budget_bytes = 2 * kFakeFixedBytes + 900 * kFakeTokenBytes,
+         .prefix_cache = {.enabled = false}});
+  const auto client = Submit({Counting(100, 150), Counting(1000, 150)}, 400);
+  Wait(client);
+  ASSERT_GT(Metric("vllm:num_preemptions_total"), 0);
+  const std::lock_guard lock(engine_.mutex);
+  size_t again = 0;
+  for (const FakeEngine::Rows& r : engine_.seen) {
+    EXPECT_EQ(r.prompt_tokens, r.begin < 149 ? 149 : 0) << "from " << r.begin;
+    EXPECT_TRUE(r.begin >= 149 || r.begin + r.count <= 149);
+    again += r.begin >= 149 && r.count > 1;
+  }
+  EXPECT_GT(again, 0u) << "nothing that was written was read again";
+}
+
+TEST_F(SchedulerTest, TheMachineMayHaveLessMemoryThanTheBudget) {
+  engine_.max_tokens_held = 700;
+  Start();
+  const auto client = Submit({{100}, {1000}, {2000}}, 400);
+  Wait(client);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(client->tokens[i].size(), 400u);
+  EXPECT_GT(Metric("vllm:num_preemptions_total"), 0);
+  const auto too_long = Submit({Ids(800, 5)}, 1);
+  Wait(too_long);
+  EXPECT_EQ(too_long->error.code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(SchedulerTest, TheNextTurnReadsOnlyWhatIsNew) {
+  Start();
+  const auto first = Submit({Counting(100, 200)}, 50);
+  Wait(first);
+  WaitIdle();
+  Ids next = Counting(100, 250);
+  next.insert(next.end(), {900, 901, 902});
+  size_t steps;
+  {
+    const std::lock_guard lock(engine_.mutex);
+    steps = engine_.step_tokens.size();
+  }
+  const auto second = Submit({next}, 5);
+  Wait(second);
+  EXPECT_EQ(second->counts[0].cached, 249);
+  EXPECT_EQ(second->tokens[0], Counting(903, 5));
+  const std::lock_guard lock(engine_.mutex);
+  EXPECT_EQ(engine_.step_tokens[steps], 3);  // the last token of a prompt goes with those that are written
+  EXPECT_EQ(engine_.step_tokens[steps + 1], 1);
+}
+
+TEST_F(SchedulerTest, SeveralRepliesReadTheirPromptOnce) {
+  Start();
+  const auto client = Submit(std::vector<Ids>(4, Counting(100, 300)), 3);
+  Wait(client);
+  for (const Ids& tokens : client->tokens) EXPECT_EQ(tokens, Counting(400, 3));
+  EXPECT_EQ(client->counts[0].cached, 0);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(client->counts[i].cached, 299);
+  EXPECT_EQ(NumRead(), 299 + 4);
+}
+
+TEST_F(SchedulerTest, PromptsThatBeginAlikeReadTheBeginningOnce) {
+  std::mutex gate;
+  engine_.before_step = [&] { const std::lock_guard lock(gate); };
+  Start({.prefill_chunk = 100});
+  gate.lock();
+  // Several at once: the first one makes a cut where the others part from it.
+  std::vector<std::shared_ptr<Client>> clients;
+  for (TokenId i = 0; i < 5; ++i) {
+    Ids prompt = Counting(100, 1000);
+    for (TokenId k = 0; k < 10; ++k) prompt.push_back(3500 + 20 * i + k);
+    clients.push_back(Submit({prompt}, 2));
+  }
+  gate.unlock();
+  for (const auto& client : clients) Wait(client);
+  WaitIdle();
+  EXPECT_EQ(NumRead(), 1000 + 5 * 10);
+  EXPECT_EQ(Metric("vllm:prefix_cache_hits_total"), 4 * 1000);
+  // One after the other: the second reads all and cuts where it left the first one's way, the third goes on from there.
+  std::vector<int64_t> cached;
+  for (TokenId i = 0; i < 3; ++i) {
+    Ids prompt = Counting(2000, 500);
+    for (TokenId k = 0; k < 10; ++k) prompt.push_back(3500 + 20 * i + k);
+    const auto client = Submit({prompt}, 2);
+    Wait(client);
+    WaitIdle();
+    cached.push_back(client->counts[0].cached);
+  }
+  EXPECT_EQ(cached, (std::vector<int64_t>{0, 0, 500}));
+}
+
+TEST_F(SchedulerTest, ACancelledPromptIsNotReadAgain) {
+  std::atomic<int> steps = 0;
+  engine_.before_step = [&] { ++steps; };
+  Start({.prefill_chunk = 10, .prefix_cache = {.interval = 100}});
+  const auto client = Submit({Counting(100, 3900)}, 2);
+  while (steps < 50) std::this_thread::yield();
+  scheduler_->Cancel(client->job);
+  Wait(client);
+  WaitIdle();
+  const auto again = Submit({Counting(100, 3900)}, 2);
+  Wait(again);
+  EXPECT_GE(again->counts[0].cached, 400);
+  WaitIdle();
+  const auto part = Submit({Counting(100, 250)}, 2);  // from the cuts on the way
+  Wait(part);
+  EXPECT_EQ(part->counts[0].cached, 200);
+}
+
+TEST_F(SchedulerTest, WithoutAPrefixCacheEverythingIsRead) {
+  Start({.prefix_cache = {.enabled = false}});
+  for (int i = 0; i < 2; ++i) {
+    const auto client = Submit(std::vector<Ids>(2, Counting(100, 50)), 3);
+    Wait(client);
+    EXPECT_EQ(client->counts[1].cached, 0);
+    EXPECT_EQ(client->tokens[1], Counting(150, 3));
+  }
+  WaitIdle();
+  EXPECT_EQ(NumRead(), 200);
+  EXPECT_EQ(engine_.kv_bytes(), 0);
+}
+
+// A text of even ids, beside one that may say anything.
+TEST_F(SchedulerTest, AGrammarHoldsItsOwnSequenceOnly) {
+  struct EvenOnly : GrammarMatcher {
+    explicit EvenOnly(int64_t vocab) : bits(static_cast<size_t>(vocab + 31) / 32, 0x55555555u) {}
+    std::span<const uint32_t> Allowed() override { return bits; }
+    bool Accept(TokenId id) override { return id % 2 == 0; }
+    bool AcceptText(std::string_view) override { return true; }
+    bool complete() const override { return false; }
+    const Status& status() const override { return fine; }
+    const std::vector<uint32_t> bits;
+    const Status fine;
+  };
+  struct Even : Grammar {
+    explicit Even(int64_t v) : vocab(v) {}
+    std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag) const override { return std::make_unique<EvenOnly>(vocab); }
+    int64_t vocab;
+  };
+  Start();
+  GenerationParams params;
+  params.content_grammar = std::make_shared<Even>(NanoTokenizer().vocab_size());
+  params.sampling.logit_bias = {{402, 5.0f}};  // what is left of 401, 403, ... is the first even id, but for this one
+  params.sampling.top_logprobs = 1;
+  auto held = Make({{400}}, 40, params);
+  std::vector<OutputToken> tokens;
+  const auto inner = held->job->on_output;
+  held->job->on_output = [&](std::vector<StepOutput>& outputs) {
+    for (const StepOutput& o : outputs) tokens.insert(tokens.end(), o.tokens.begin(), o.tokens.end());
+    inner(outputs);
+  };
+  const auto free = Submit({{600}}, 40);
+  ASSERT_TRUE(scheduler_->Submit(held->job).ok());
+  Wait(free);
+  Wait(held);
+  EXPECT_EQ(free->tokens[0], Counting(601, 40));
+  EXPECT_EQ(held->tokens[0], Ids(40, 402));
+  for (const OutputToken& t : tokens) EXPECT_LT(t.logprob, -10);  // the model's own: it would say 401, 403
+  for (const OutputToken& t : tokens) EXPECT_EQ(t.top[0].id % 2, 1);
+}
+
+// A grammar whose masks come when the gate is open, until it has had too much.
+struct Slow : Grammar {
+  struct Matcher : GrammarMatcher {
+    Matcher(const Slow& its_grammar, CancelFlag flag) : grammar(its_grammar), cancelled(std::move(flag)) {
+      ++grammar.live;
+    }
+    ~Matcher() override { --grammar.live; }
+    std::span<const uint32_t> Allowed() override {
+      ++grammar.asked;
+      while (!grammar.open && !*cancelled) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (grammar.broken) state = InvalidArgument("too much work");
+      return {};
+    }
+    bool Accept(TokenId) override { return true; }
+    bool AcceptText(std::string_view) override { return true; }
+    bool complete() const override { return false; }
+    const Status& status() const override { return state; }
+    const Slow& grammar;
+    const CancelFlag cancelled;
+    Status state;
+  };
+  std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag flag) const override {
+    return std::make_unique<Matcher>(*this, flag);
+  }
+  std::atomic<bool> open = false, broken = false;
+  mutable std::atomic<int> asked = 0, live = 0;
+};
+
+TEST_F(SchedulerTest, ASlowGrammarDelaysItsOwnSequenceOnly) {
+  Start();
+  const auto slow = std::make_shared<Slow>();
+  GenerationParams params;
+  params.content_grammar = slow;
+  const auto held = Submit({{400}}, 20, params), left = Submit({{500}}, 20, params);
+  for (int i = 0; i < 10000 && slow->asked < 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto free = Submit({{600}}, 300);
+  Wait(free);
+  EXPECT_EQ(free->tokens[0], Counting(601, 300));
+  EXPECT_EQ(held->tokens[0].size(), 0u);
+  // One whose client leaves is gone at once, whatever its grammar does.
+  scheduler_->Cancel(left->job);
+  Wait(left);
+  EXPECT_EQ(left->finish[0], FinishReason::kCancelled);
+  slow->open = true;
+  Wait(held);
+  EXPECT_EQ(held->tokens[0], Counting(401, 20));
+  // And one whose grammar takes too much ends, with the reason.
+  slow->broken = true;
+  const auto broken = Submit({{400}}, 20, params);
+  Wait(broken);
+  EXPECT_EQ(broken->finish[0], FinishReason::kError);
+  EXPECT_EQ(broken->error.message(), "too much work");
+  WaitIdle();
+  for (int i = 0; i < 10000 && slow->live > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(slow->live, 0);
+}
+
+TEST_F(SchedulerTest, PromptLogprobsSurviveChunks) {
+  Start({.prefill_chunk = 7});
+  GenerationParams params;
+  params.prompt_logprobs = 1;
+  auto client = Make({Counting(100, 40)}, 1, params);
+  std::vector<OutputToken> prompt;
+  const auto inner = client->job->on_output;
+  client->job->on_output = [&](std::vector<StepOutput>& outputs) {
+    for (const StepOutput& o : outputs) prompt.insert(prompt.end(), o.prompt.begin(), o.prompt.end());
+    inner(outputs);
+  };
+  ASSERT_TRUE(scheduler_->Submit(client->job).ok());
+  Wait(client);
+  ASSERT_EQ(prompt.size(), 40u);
+  for (size_t i = 1; i < prompt.size(); ++i) {
+    EXPECT_EQ(prompt[i].id, static_cast<TokenId>(100 + i));
+    EXPECT_GT(prompt[i].logprob, -0.1f);
+    EXPECT_EQ(prompt[i].top[0].id, prompt[i].id);
+    EXPECT_EQ(prompt[i].top[0].logprob, prompt[i].logprob);
+  }
+}
+
+// An engine on a GPU has room for so many rows of logits.
+TEST_F(SchedulerTest, PromptsThatNeedAllRowsShareTheRoomForThem) {
+  std::atomic<bool> open{false};
+  engine_.before_step = [&] {
+    while (!open) std::this_thread::yield();
+  };
+  Start({.prefill_chunk = 4096});
+  GenerationParams params;
+  params.prompt_logprobs = 0;
+  std::vector<std::shared_ptr<Client>> clients;
+  for (int i = 0; i < 8; ++i) clients.push_back(Submit({Counting(100, 200)}, 1, params));
+  open = true;
+  for (const auto& client : clients) Wait(client);
+  const std::lock_guard lock(engine_.mutex);
+  EXPECT_LE(*std::max_element(engine_.all_rows.begin(), engine_.all_rows.end()), 112);
+  EXPECT_EQ(std::accumulate(engine_.all_rows.begin(), engine_.all_rows.end(), int64_t{0}), 8 * 200);
+}
+
+}  // namespace
+}  // namespace dsv4::server
