@@ -44,7 +44,9 @@ class KvSnapshot {
  public:
   virtual ~KvSnapshot() = default;
 
-  virtual const std::vector<TokenId>& tokens() const = 0;
+  // Its ids, in order: a copy, as the snapshots of one timeline store what they have in common once.
+  virtual std::vector<TokenId> tokens() const = 0;
+  virtual int64_t num_tokens() const = 0;
 
   // Everything that it refers to, and what would come free with it now.
   virtual int64_t memory_bytes() const = 0;

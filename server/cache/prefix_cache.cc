@@ -102,8 +102,8 @@ void PrefixCache::Touch(Node* node) {
 void PrefixCache::Put(const std::string& tenant, std::shared_ptr<const KvSnapshot> snapshot,
                       std::span<const TokenId> ids, const Texts& texts) {
   if (!options_.enabled) return;
-  const std::vector<TokenId>& tokens = snapshot->tokens();
-  const std::span<const TokenId> more = ids.subspan(tokens.size());
+  const auto num_read = static_cast<size_t>(snapshot->num_tokens());
+  const std::span<const TokenId> tokens = ids.first(num_read), more = ids.subspan(num_read);
   const std::optional<TextKey> key = texts.of_ids ? KeyOfIds(tokenizer_, ids) : std::nullopt;
   std::optional<TextKey> rendered;
   if (key && !texts.rendered.text.empty()) {

@@ -151,7 +151,7 @@ std::string PrefixCache::NoteOf(const Node& node) const {
 
 bool PrefixCache::Write(Node* node) {
   if (disk_ == nullptr || !node->value.file.empty()) return false;
-  const std::string name = FileName(node->value.trees->tenant, node->value.snapshot->tokens());
+  const std::string name = FileName(node->value.trees->tenant, Tree::Key(*node));
   std::string path = (fs::path(options_.disk) / name).string();
   auto image = node->value.snapshot->MakeImage(NoteOf(*node));
   if (!image.ok()) {

@@ -68,13 +68,13 @@ Status SessionImpl::Truncate(int64_t num_tokens) {
                                   " at most; begin a new session, or take a snapshot earlier"));
   }
   DSV4_RETURN_IF_ERROR(caches_->Truncate(num_tokens));
-  tokens_.resize(static_cast<size_t>(num_tokens));
+  KeepFirst(static_cast<size_t>(num_tokens));
   drafts_from_ = std::min(drafts_from_, num_tokens);
   return {};
 }
 
 void SessionImpl::Reset() {
-  tokens_.clear();
+  KeepFirst(0);
   written_ = drafts_from_ = 0;
   caches_->Reset();
 }

@@ -13,6 +13,7 @@
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
+#include "engine/kept_tokens.h"
 #include "kv/rank_caches.h"
 #include "kv/sequence_cache.h"
 
@@ -59,11 +60,13 @@ class SessionImpl : public Session {
       : engine_(&engine), memory_(std::move(memory)), caches_(std::move(caches)) {}
   // Of a snapshot.
   SessionImpl(EngineImpl& engine, std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches,
-              std::vector<TokenId> tokens, int64_t written, int64_t drafts_from)
+              std::shared_ptr<const KeptTokens> kept, int64_t written, int64_t drafts_from)
       : engine_(&engine),
         memory_(std::move(memory)),
         caches_(std::move(caches)),
-        tokens_(std::move(tokens)),
+        tokens_(kept->Copy()),
+        kept_(std::move(kept)),
+        num_kept_(tokens_.size()),
         written_(written),
         drafts_from_(drafts_from) {}
 
@@ -93,7 +96,7 @@ class SessionImpl : public Session {
   // Rings may hold so many tokens by now: steps were queued of which not all became the session's.
   void NoteWritten(int64_t num_tokens) { written_ = std::max(written_, num_tokens); }
   // The last tokens of a step turn out to be none: at most kSpareSlots of what was ever written.
-  void TakeBack(size_t count) { tokens_.resize(tokens_.size() - count); }
+  void TakeBack(size_t count) { KeepFirst(tokens_.size() - count); }
 
   // A draft module's rings lack what stands before (Step::keeps_drafts).
   void SkipDrafts() { drafts_from_ = static_cast<int64_t>(tokens_.size()); }
@@ -104,10 +107,17 @@ class SessionImpl : public Session {
   }
 
  private:
+  void KeepFirst(size_t count) {
+    tokens_.resize(count);
+    num_kept_ = std::min(num_kept_, count);
+  }
+
   EngineImpl* engine_;
   std::shared_ptr<SequenceMemory> memory_;  // where caches_ lie
   std::unique_ptr<RankCaches> caches_;
   std::vector<TokenId> tokens_;
+  std::shared_ptr<const KeptTokens> kept_;  // of the last snapshot: its first num_kept_ are tokens_' first
+  size_t num_kept_ = 0;
   int64_t written_ = 0;      // the most tokens that the rings have held
   int64_t drafts_from_ = 0;  // a draft module's rings hold all from here on
 };

@@ -176,10 +176,11 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
 Result<std::shared_ptr<const KvSnapshot>> SessionImpl::Snapshot() {
   if (tokens_.empty()) return InvalidArgument("a session without tokens has nothing to keep; append some first");
   try {
-    std::vector<TokenId> tokens = tokens_;
-    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> copy, caches_->Fork(static_cast<int64_t>(tokens.size())));
+    kept_ = KeptTokens::Of(kept_, num_kept_, tokens_);
+    num_kept_ = tokens_.size();
+    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> copy, caches_->Fork(static_cast<int64_t>(tokens_.size())));
     return std::shared_ptr<const KvSnapshot>(
-        std::make_shared<SnapshotImpl>(memory_, std::move(copy), std::move(tokens), written_, drafts_from_));
+        std::make_shared<SnapshotImpl>(memory_, std::move(copy), kept_, written_, drafts_from_));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot");
   }
@@ -189,10 +190,9 @@ Result<std::unique_ptr<Session>> EngineImpl::NewSession(const KvSnapshot& snapsh
   const auto* from = dynamic_cast<const SnapshotImpl*>(&snapshot);
   if (from == nullptr || from->memory() != memory_) return InvalidArgument("the snapshot belongs to another engine");
   try {
-    std::vector<TokenId> tokens = from->tokens();
-    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, from->caches().Fork(static_cast<int64_t>(tokens.size())));
+    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, from->caches().Fork(from->num_tokens()));
     return std::unique_ptr<Session>(
-        new SessionImpl(*this, memory_, std::move(caches), std::move(tokens), from->written(), from->drafts_from()));
+        new SessionImpl(*this, memory_, std::move(caches), from->kept_tokens(), from->written(), from->drafts_from()));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a session");
   }
@@ -210,7 +210,7 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
   Head h{.magic = {},
          .version = kVersion,
          .token_bytes = sizeof(TokenId),
-         .num_tokens = static_cast<int64_t>(tokens_.size()),
+         .num_tokens = num_tokens(),
          .fingerprint_bytes = static_cast<int64_t>(memory_->fingerprint.size()),
          .note_bytes = static_cast<int64_t>(note.size()),
          .fixed_bytes = layout.fixed_bytes,
@@ -221,11 +221,12 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
   std::memcpy(h.magic, kMagic.data(), sizeof(h.magic));
   try {
     std::string head(reinterpret_cast<const char*>(&h), sizeof(h));
-    head.append(memory_->fingerprint).append(Bytes(tokens_)).append(note);
+    std::vector<TokenId> ids = tokens();
+    head.append(memory_->fingerprint).append(Bytes(ids)).append(note);
     const uint32_t head_sum = Checksum(head.data(), static_cast<int64_t>(head.size()));
     head.append(reinterpret_cast<const char*>(&head_sum), 4);
     auto image = std::make_shared<ImageImpl>(h, std::move(head),
-                                             SnapshotInfo{.tokens = tokens_, .note = std::string(note)});
+                                             SnapshotInfo{.tokens = std::move(ids), .note = std::string(note)});
     device.Download(image->body(), cache.fixed(), layout.fixed_bytes);
     for (int64_t i = 0; i < h.num_pages; ++i)
       device.Download(image->page(i), cache.pages()[static_cast<size_t>(i)], layout.page_bytes);
@@ -272,9 +273,9 @@ Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const Snapsho
   if (from == nullptr || from->fingerprint() != memory_->fingerprint)
     return InvalidArgument("the snapshot belongs to another engine");
   try {
-    std::vector<TokenId> tokens = image.info().tokens;
+    auto tokens = KeptTokens::Of(nullptr, 0, image.info().tokens);
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, RankCaches::Create(memory_->kv_of_ranks));
-    DSV4_RETURN_IF_ERROR(caches->Reserve(static_cast<int64_t>(tokens.size())));
+    DSV4_RETURN_IF_ERROR(caches->Reserve(static_cast<int64_t>(tokens->size())));
     const KvLayout& layout = memory_->layout();
     for (int r = 0; r < caches->count(); ++r) {
       Device& device = *memory_->devices[static_cast<size_t>(r)];

@@ -8,20 +8,22 @@
 
 #include "dsv4/snapshot.h"
 #include "engine/engine_impl.h"
+#include "engine/kept_tokens.h"
 
 namespace dsv4 {
 
 class SnapshotImpl : public KvSnapshot {
  public:
-  SnapshotImpl(std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches, std::vector<TokenId> tokens,
-               int64_t written, int64_t drafts_from)
+  SnapshotImpl(std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches,
+               std::shared_ptr<const KeptTokens> tokens, int64_t written, int64_t drafts_from)
       : memory_(std::move(memory)),
         caches_(std::move(caches)),
         tokens_(std::move(tokens)),
         written_(written),
         drafts_from_(drafts_from) {}
 
-  const std::vector<TokenId>& tokens() const override { return tokens_; }
+  std::vector<TokenId> tokens() const override { return tokens_->Copy(); }
+  int64_t num_tokens() const override { return static_cast<int64_t>(tokens_->size()); }
   int64_t memory_bytes() const override { return caches_->memory_bytes(); }
   int64_t own_bytes() const override { return caches_->own_bytes(); }
   Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view note) const override;
@@ -29,12 +31,13 @@ class SnapshotImpl : public KvSnapshot {
   RankCaches& caches() const { return *caches_; }
   int64_t written() const { return written_; }
   int64_t drafts_from() const { return drafts_from_; }
+  const std::shared_ptr<const KeptTokens>& kept_tokens() const { return tokens_; }
   const std::shared_ptr<SequenceMemory>& memory() const { return memory_; }
 
  private:
   std::shared_ptr<SequenceMemory> memory_;  // where caches_ lie
   std::unique_ptr<RankCaches> caches_;      // of tokens_; nobody writes to them
-  std::vector<TokenId> tokens_;
+  std::shared_ptr<const KeptTokens> tokens_;
   int64_t written_, drafts_from_;  // SessionImpl's
 };
 

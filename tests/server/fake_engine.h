@@ -68,7 +68,8 @@ class FakeSnapshot : public KvSnapshot {
     bytes_ += memory_bytes();
   }
   ~FakeSnapshot() override { bytes_ -= memory_bytes(); }
-  const std::vector<TokenId>& tokens() const override { return ids_; }
+  std::vector<TokenId> tokens() const override { return ids_; }
+  int64_t num_tokens() const override { return static_cast<int64_t>(ids_.size()); }
   int64_t memory_bytes() const override { return FakeBytes(ids_.size()); }
   int64_t own_bytes() const override { return memory_bytes(); }
   Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view note) const override {
