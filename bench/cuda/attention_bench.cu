@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/cuda/harness.cuh"
-#include "engine/regimes.h"
+#include "engine/setup/regimes.h"
 #include "kv/layout.h"
 #include "ops/compress/compress.h"
 #include "ops/q_prepare/q_prepare.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "bench/cuda/harness.cuh"
-#include "engine/regimes.h"
+#include "engine/setup/regimes.h"
 #include "ops/experts/experts.h"
 #include "ops/router/router.h"
 

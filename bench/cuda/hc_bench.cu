@@ -2,7 +2,7 @@
 // model; at decode sizes streams, y and x stay in L2, as there. limit_us: a pure read of fn (decode), or a copy of as
 // many bytes as the bridge reads and writes (prefill).
 #include "bench/cuda/harness.cuh"
-#include "engine/regimes.h"
+#include "engine/setup/regimes.h"
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_post/hc_post.h"
 #include "ops/hc_pre/hc_pre.h"

@@ -2,7 +2,7 @@
 // share their input, against a pure read of the same bytes.
 //   linear_bench [part of the cases' names] [first T ...]      default: all, 1 8
 #include "bench/cuda/harness.cuh"
-#include "engine/regimes.h"
+#include "engine/setup/regimes.h"
 #include "ops/linear/linear.h"
 
 namespace dsv4 {

@@ -12,7 +12,7 @@ inline std::string EnvCpuIsa() {
   return value != nullptr ? value : "";
 }
 
-// DSV4_FAIL_DEVICE_AFTER: when which ranks' devices fail, for tests (engine/device_fault.h); empty: never.
+// DSV4_FAIL_DEVICE_AFTER: when which ranks' devices fail, for tests (engine/setup/device_fault.h); empty: never.
 inline std::string EnvFailDeviceAfter() {
   const char* value = std::getenv("DSV4_FAIL_DEVICE_AFTER");
   return value != nullptr ? value : "";

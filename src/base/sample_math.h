@@ -1,5 +1,5 @@
 // The arithmetic of sampling (ops/sample/sample.h), the same bits on the CPU and on a GPU: float64 operations that no
-// compiler fuses. engine/sampler_math.h has the exponential of two at a time.
+// compiler fuses. engine/sampling/sampler_math.h has the exponential of two at a time.
 #pragma once
 
 #include <bit>

@@ -2,13 +2,13 @@
 #include <new>
 
 #include "dsv4/sampling.h"
-#include "engine/check_ranks.h"
-#include "engine/decode_loop.h"
-#include "engine/drafted_loop.h"
+#include "engine/decode/decode_loop.h"
+#include "engine/drafts/drafted_loop.h"
+#include "engine/drafts/round_loop.h"
 #include "engine/engine_impl.h"
 #include "engine/host_round.h"
-#include "engine/round_loop.h"
-#include "engine/sampler_impl.h"
+#include "engine/sampling/sampler_impl.h"
+#include "engine/sessions/check_ranks.h"
 #include "ops/sample/sample.h"
 
 namespace dsv4 {
@@ -44,7 +44,7 @@ Status EngineImpl::DecodeOnHost(std::span<const DecodeItem> items, const TokenFn
 Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const TokenFn& on_token) {
   for (size_t i = 0; i < items.size(); ++i) {
     auto* session = dynamic_cast<SessionImpl*>(items[i].session);
-    if (session == nullptr || &session->engine() != this) {
+    if (session == nullptr || &session->owner() != this) {
       return InvalidArgument("a decode item's session is missing or belongs to another engine");
     }
     for (size_t other = 0; other < i; ++other) {

@@ -5,10 +5,12 @@
 
 #include "base/available_memory.h"
 #include "base/str.h"
-#include "engine/check_ranks.h"
 #include "engine/engine_impl.h"
-#include "engine/memory_plan.h"
-#include "engine/options.h"
+#include "engine/memory/memory_plan.h"
+#include "engine/sessions/check_ranks.h"
+#include "engine/sessions/snapshot.h"
+#include "engine/sessions/snapshot_file.h"
+#include "engine/setup/options.h"
 
 namespace dsv4 {
 
@@ -54,7 +56,7 @@ Status EngineImpl::Start(Loaded loaded) {
   load_times_ = loaded.times;
   if (loaded.experts_on_host) repicker_.TurnOn();
   memory_ = std::make_shared<SequenceMemory>(std::move(loaded.devices), kv_layout_);
-  memory_->engine = this;
+  memory_->owner = this;
   memory_->fingerprint = fingerprint_;
   ranks_ = MakeRanks(*memory_, std::move(loaded.models), std::move(loaded.exchange), places_, info_, options_,
                      loaded.fault, loaded.waits_for_choices);
@@ -105,13 +107,64 @@ Result<std::unique_ptr<Session>> EngineImpl::NewSession() {
   return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(caches)));
 }
 
+Status EngineImpl::AppendTo(SessionImpl& session, std::span<const TokenId> tokens, LogitRows rows,
+                            std::vector<float>* logits, const ProgressFn& progress) {
+  DSV4_RETURN_IF_ERROR(CheckTokens(info_, LengthOf(session), tokens));
+  if (rows != LogitRows::kNone && logits == nullptr) return InvalidArgument("no place for the logits");
+  const auto total = static_cast<int64_t>(tokens.size());
+  const int64_t v = info_.vocab_size;
+  const int64_t num_rows = rows == LogitRows::kAll ? total : rows == LogitRows::kLast ? 1 : 0;
+  try {
+    if (num_rows > 0) logits->resize(static_cast<size_t>(num_rows * v));
+  } catch (const std::exception&) {
+    return ResourceExhausted(StrCat("no memory for ", num_rows, " rows of logits"));
+  }
+  const Regime regime = runner().regimes().Of(total > 1 || session.tokens().empty() ? total : 0);
+  for (int64_t done = 0; done < total;) {
+    const int64_t n = std::min(prefill_chunk_, total - done);
+    const bool last = done + n == total;
+    Part part{.session = &session,
+              .tokens = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(n)),
+              .rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows,
+              .logits = nullptr,
+              .regime = regime};
+    if (part.rows != LogitRows::kNone) part.logits = logits->data() + (rows == LogitRows::kAll ? done * v : 0);
+    DSV4_RETURN_IF_ERROR(RunPart(part));
+    done += n;
+    if (progress && !progress({Progress::Phase::kPrefill, done, total}) && done < total) {
+      return Cancelled(StrCat("stopped after ", done, " of ", total, " tokens"));
+    }
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Session>> EngineImpl::NewSession(const KvSnapshot& snapshot) {
+  return SessionFrom(snapshot, *this, memory_);
+}
+
+// What reads uses nothing that Restart takes away: it may run beside it.
+Result<SnapshotInfo> EngineImpl::ReadSnapshotInfo(const std::string& path) {
+  DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
+  return ReadImageInfo(path, kv_layout_, fingerprint_, info_);
+}
+
+Result<std::shared_ptr<const SnapshotImage>> EngineImpl::ReadSnapshot(const std::string& path) {
+  DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
+  return ReadImage(path, kv_layout_, fingerprint_, info_);
+}
+
+Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const SnapshotImage& image) {
+  DSV4_RETURN_IF_ERROR(health());
+  return SnapshotFrom(image, memory_);
+}
+
 Status EngineImpl::TakeParts(std::span<const StepItem> items) {
   std::vector<Part>& parts = parts_;
   parts.clear();
   for (const StepItem& item : items) {
     if (item.session == nullptr) return InvalidArgument("a step item has no session");
     auto* session = dynamic_cast<SessionImpl*>(item.session);
-    if (session == nullptr || &session->engine() != this) {
+    if (session == nullptr || &session->owner() != this) {
       return InvalidArgument("a step item's session belongs to another engine");
     }
     for (const Part& other : parts) {
@@ -240,6 +293,11 @@ Status EngineImpl::RunPass(int64_t budget) {
   }
   std::erase_if(parts, [](const Part& part) { return part.tokens.empty(); });
   return {};
+}
+
+Result<std::shared_ptr<const KvSnapshot>> Engine::LoadSnapshot(const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const SnapshotImage> image, ReadSnapshot(path));
+  return LoadSnapshot(*image);
 }
 
 }  // namespace dsv4

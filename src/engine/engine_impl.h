@@ -12,21 +12,21 @@
 #include "dsv4/experts.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
-#include "engine/device_round.h"
-#include "engine/drafted_loop.h"
-#include "engine/drafting.h"
-#include "engine/options.h"
-#include "engine/rank_decode_steps.h"
-#include "engine/ranks.h"
-#include "engine/repick.h"
-#include "engine/runner.h"
-#include "engine/session.h"
+#include "engine/decode/rank_decode_steps.h"
+#include "engine/drafts/device_round.h"
+#include "engine/drafts/drafted_loop.h"
+#include "engine/drafts/drafting.h"
+#include "engine/memory/repick.h"
+#include "engine/ranks/ranks.h"
+#include "engine/ranks/runner.h"
+#include "engine/sessions/session.h"
+#include "engine/setup/options.h"
 #include "kv/sequence_cache.h"
 #include "model/model.h"
 
 namespace dsv4 {
 
-class EngineImpl : public Engine {
+class EngineImpl : public Engine, public SessionOwner {
  public:
   // What is left of one sequence's share of a step.
   struct Part {
@@ -62,6 +62,8 @@ class EngineImpl : public Engine {
   const LoadTimes& load_times() const override { return load_times_; }
   Result<std::unique_ptr<Session>> NewSession() override;
   Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) override;
+  Status AppendTo(SessionImpl& session, std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
+                  const ProgressFn& progress) override;
   Result<std::string> SnapshotFingerprint() override;
   Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(const std::string& path) override;
   Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const SnapshotImage& image) override;
@@ -79,7 +81,6 @@ class EngineImpl : public Engine {
   Status health() const override { return ranks_ != nullptr ? ranks_->status() : closed_; }
   Status Restart() override;
 
-  int64_t prefill_chunk() const { return prefill_chunk_; }
   ActivationDtype activation_dtype() const { return options_.activation_dtype; }
   Ranks& ranks() const { return *ranks_; }
   ThreadPool& pool() const { return ranks_->leader_pool(); }
@@ -90,9 +91,6 @@ class EngineImpl : public Engine {
   // Whether steps write what a draft module reads (Step::keeps_drafts); they do without this.
   void KeepDrafts(bool keeps) { step_.keeps_drafts = keeps; }
 
-  // Runs a checked part to its end. On an error (memory) before the first pass nothing has changed.
-  Status RunPart(const Part& part);
-
   // With drafts: runs steps of one sequence without and with each number of drafts, so that the policy knows what they
   // take, and what repeats is recorded. Nobody decodes. Where there is no memory it is left out.
   Status MeasureDrafts();
@@ -102,6 +100,8 @@ class EngineImpl : public Engine {
   void CloseDevices(Status why);
   Status Reopen();
 
+  // Runs a checked part to its end. On an error (memory) before the first pass nothing has changed.
+  Status RunPart(const Part& part);
   Status TakeParts(std::span<const StepItem> items);
   // Runs parts_ to their end, as RunPart.
   Status Run();

@@ -5,8 +5,8 @@
 #include "base/str.h"
 #include "dsv4/version.h"
 #include "engine/engine_impl.h"
-#include "engine/options.h"
-#include "engine/weight_digest.h"
+#include "engine/memory/weight_digest.h"
+#include "engine/setup/options.h"
 
 namespace dsv4 {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/round_step.h"
+#include "engine/drafts/round_step.h"
 
 namespace dsv4 {
 

@@ -135,9 +135,9 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
 Status AppendCopies(Session& session, std::span<const TokenId> tokens) {
   auto* impl = dynamic_cast<SessionImpl*>(&session);
   if (impl == nullptr) return InvalidArgument("this session belongs to no engine of this library");
-  DSV4_RETURN_IF_ERROR(OnCpu(impl->engine()).status());
-  DSV4_RETURN_IF_ERROR(CheckTokens(impl->engine().info(), static_cast<int64_t>(session.tokens().size()), tokens));
-  const KvLayout& layout = impl->engine().runner().model().kv_layout();
+  DSV4_ASSIGN_OR_RETURN(const EngineImpl* const engine, OnCpu(dynamic_cast<EngineImpl&>(impl->owner())));
+  DSV4_RETURN_IF_ERROR(CheckTokens(engine->info(), LengthOf(*impl), tokens));
+  const KvLayout& layout = engine->runner().model().kv_layout();
   const auto done = static_cast<int64_t>(session.tokens().size());
   if (done < layout.page_tokens) {
     return InvalidArgument(StrCat("cached rows are copied from the first page of ", layout.page_tokens,

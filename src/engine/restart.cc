@@ -17,7 +17,7 @@ bool SameModel(const ModelInfo& a, const ModelInfo& b) {
 }  // namespace
 
 void EngineImpl::CloseDevices(Status why) {
-  if (memory_ != nullptr) memory_->engine = nullptr;
+  if (memory_ != nullptr) memory_->owner = nullptr;
   drafting_.CloseModule();
   drafted_steps_.reset();
   device_round_.reset();

@@ -1,4 +1,4 @@
-// Rows of a step that belong to no sequence: they fill it up to a size that is recorded (engine/idle_rows.h).
+// Rows of a step that belong to no sequence: they fill it up to a size that is recorded (engine/ranks/idle_rows.h).
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 
 #include "dsv4/experts.h"
 #include "dsv4/inspect.h"
-#include "engine/model_drafts_fixture.h"
+#include "engine/drafts/model_drafts_fixture.h"
 #include "io/test_files.h"
 #include "support/cuda_mirror.h"
 #include "support/fixture.h"

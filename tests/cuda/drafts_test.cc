@@ -1,8 +1,8 @@
 // Drafts change nothing on a GPU: the cases of every device, and what only modules on a GPU do.
 #include <string>
 
-#include "engine/draft_cases.h"
-#include "engine/model_drafts_fixture.h"
+#include "engine/drafts/draft_cases.h"
+#include "engine/drafts/model_drafts_fixture.h"
 #include "support/cuda_mirror.h"
 #include "support/fixture.h"
 

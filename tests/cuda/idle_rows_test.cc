@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "dsv4/sampling.h"
-#include "engine/recordings.h"
+#include "engine/ranks/recordings.h"
 #include "support/cuda_mirror.h"
 #include "support/sessions.h"
 

@@ -1,5 +1,5 @@
 // The engine with several ranks: on one GPU, ordered by events, and on two GPUs, by words.
-#include "engine/ranks.h"
+#include "engine/ranks/ranks.h"
 
 #include <algorithm>
 #include <string>

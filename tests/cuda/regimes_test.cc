@@ -1,6 +1,6 @@
 // By default flags a row's bits follow from its own request (docs/decisions/0008-regimes.md): ops in each regime, and
 // the engine.
-#include "engine/regimes.h"
+#include "engine/setup/regimes.h"
 
 #include <algorithm>
 #include <memory>

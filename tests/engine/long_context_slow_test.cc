@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/memory_plan.h"
+#include "engine/memory/memory_plan.h"
 #include "kv/sequence_cache.h"
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/forward.h"

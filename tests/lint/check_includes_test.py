@@ -92,6 +92,14 @@ class CheckIncludes(TreeTestCase):
         self.assertEqual(self.errors(), [])
         self.expect("server/base/bad.cc", '#include "server/base/json.h"\n#include "server/http/http.h"\n', "include", 2)
 
+    def test_folders_of_the_engine_include_those_before_them(self):
+        self.write("src/engine/engine_impl.h", "#pragma once\n")
+        self.write("src/engine/ranks/ranks.h", "#pragma once\n")
+        self.write("src/engine/drafts/drafting.cc", '#include "engine/ranks/ranks.h"\n')
+        self.write("src/engine/load.cc", '#include "engine/ranks/ranks.h"\n#include "engine/engine_impl.h"\n')
+        self.assertEqual(self.errors(), [])
+        self.expect("src/engine/drafts/drafting.cc", '#include "engine/engine_impl.h"\n', "include", 1)
+
     def test_a_folder_of_server_without_a_place(self):
         self.write("server/base/json.h", "#pragma once\n")
         self.expect("server/misc/bad.cc", '#include "server/base/json.h"\n', "include", 1)

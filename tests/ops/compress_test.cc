@@ -331,8 +331,8 @@ TEST(CudaCompress, QPrepareDoesTheSame) {
   }
 }
 
-// Idle rows (engine/idle_rows.h) are all at position 0 of one sequence that has no pages: as many as a row takes make
-// none.
+// Idle rows (engine/ranks/idle_rows.h) are all at position 0 of one sequence that has no pages: as many as a row takes
+// make none.
 TEST(CudaCompress, IdleRowsMakeNoRow) {
   DSV4_GPU_OR_SKIP();
   Random random(12);

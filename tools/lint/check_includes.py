@@ -6,8 +6,8 @@
 Prints one line for each finding, `path:line: [rule] message`, and exits 1 when there is an error (warnings do
 not count). Rules:
 
-  include        a folder of src/ includes only folders to its left (see ALLOWED), a folder of server/ too
-                 (SERVER_FOLDERS); cli/ and server/ include only include/dsv4/ and their own files; public headers
+  include        a folder of src/ includes only folders to its left (see ALLOWED), those within src/engine/ and server/
+                 likewise (FOLDERS_OF); cli/ and server/ include only include/dsv4/ and their own files; public headers
                  include only the standard library and each other
   seam           engine/ sees of src/model/ only model.h, behind which each family of models lies
   include-path   a quoted include in src/ is written from src/, in server/ with server/ in front (or starts with
@@ -49,8 +49,11 @@ ALLOWED = {
 }
 MODEL_SEAM = "model/model.h"           # all that engine/ sees of src/model/
 PROGRAMS = ("cli", "server")          # they see include/dsv4/ only
-# Each includes only those before it; the files that lie in server/ itself may include all of them.
-SERVER_FOLDERS = ("base", "metrics", "http", "cache", "structured", "schedule", "observe", "api", "page")
+# Each includes only those before it; the files that lie beside them may include all.
+FOLDERS_OF = {
+    "engine": ("setup", "ranks", "sampling", "sessions", "decode", "drafts", "memory"),
+    "server": ("base", "metrics", "http", "cache", "structured", "schedule", "observe", "api", "page"),
+}
 ABOVE_OPS = ("layers", "model", "engine")
 
 CODE_FOLDERS = ("src", "include", "cli", "server", "tests", "bench", "tools", "scripts", "cmake")
@@ -139,20 +142,19 @@ def folder_of(parts):
     return None
 
 
-def check_server_include(root, rel, number, name, report):
-    """An include of server/ by a file of server/."""
-    if not name.startswith("server/") or not (root / name).is_file():
-        report.error(rel, number, "include-path", f"\"{name}\" is no header of server/, written with server/ in front")
-        return
-    own, other = (parts[1] if len(parts) > 2 else None for parts in (rel.parts, Path(name).parts))
+def check_folders_within(inside, rel, number, name, report):
+    """The order of the folders within src/engine/ or server/; `inside` is the path of the file below that folder."""
+    top = Path(name).parts[0]
+    order, own = FOLDERS_OF[top], inside[0] if len(inside) > 1 else None
+    other = Path(name).parts[1] if len(Path(name).parts) > 2 else None
     for folder in (own, other):
-        if folder is not None and folder not in SERVER_FOLDERS:
-            report.error(rel, number, "include", f"server/{folder}/ has no place in the order of folders; "
-                         "add it to SERVER_FOLDERS in tools/lint/check_includes.py")
+        if folder is not None and folder not in order:
+            report.error(rel, number, "include", f"{top}/{folder}/ has no place in the order of folders; "
+                         "add it to FOLDERS_OF in tools/lint/check_includes.py")
             return
-    if own is not None and (other is None or SERVER_FOLDERS.index(other) > SERVER_FOLDERS.index(own)):
-        before = ", ".join(SERVER_FOLDERS[:SERVER_FOLDERS.index(own)]) or "nothing but itself"
-        report.error(rel, number, "include", f"server/{own}/ may not include {name} (it may include {before})")
+    if own is not None and (other is None or order.index(other) > order.index(own)):
+        before = ", ".join(order[:order.index(own)]) or "nothing but itself"
+        report.error(rel, number, "include", f"{top}/{own}/ may not include {name} (it may include {before})")
 
 
 def check_include(root, path, number, bracket, name, report):
@@ -175,7 +177,10 @@ def check_include(root, path, number, bracket, name, report):
         return
 
     if folder == "server" and not (root / "src" / name).is_file():
-        check_server_include(root, rel, number, name, report)
+        if name.startswith("server/") and (root / name).is_file():
+            check_folders_within(rel.parts[1:], rel, number, name, report)
+        else:
+            report.error(rel, number, "include-path", f"\"{name}\" is no header of server/, written with server/ in front")
         return
     target = root / "src" / name
     if target.is_file():
@@ -200,6 +205,8 @@ def check_include(root, path, number, bracket, name, report):
     elif owner != folder and owner not in ALLOWED[folder]:
         may = ", ".join(sorted(ALLOWED[folder])) or "nothing but itself"
         report.error(rel, number, "include", f"src/{folder}/ may not include {name} (it may include {may})")
+    elif owner == folder and folder in FOLDERS_OF:
+        check_folders_within(rel.parts[2:], rel, number, name, report)
 
 
 def check_columns(rel, text, report):

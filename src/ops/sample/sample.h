@@ -1,5 +1,5 @@
-// The next token of every row from its logits: what engine/sampler.cc chooses (dsv4/sampling.h says what each parameter
-// does and in which order), on any device.
+// The next token of every row from its logits: what engine/sampling/sampler.cc chooses (dsv4/sampling.h says what each
+// parameter does and in which order), on any device.
 //   adjusted  logits + bias, then the penalties, each in float64 and rounded once; -inf where a token is not allowed
 //   weight[i] = exp((adjusted[i] - largest) / temperature), float64; its mass is round(2^46 weight)
 //   top_k     keeps the k first tokens in order of (adjusted, falling; id, rising)
@@ -10,7 +10,7 @@
 //             probability mass / sum of masses. u[i] = ((RandomBits(RandomBits(seed, num_outputs), i) >> 11) + 1)
 //             2^-53.
 // Masses are whole numbers: their sums are exact in any order, and times are a fixed sequence of float64 operations, so
-// every implementation, the sampler of engine/sampler.cc included, chooses the same token.
+// every implementation, the sampler of engine/sampling/sampler.cc included, chooses the same token.
 // Temperature 0 takes the largest adjusted logit, the lowest id of equals.
 #pragma once
 

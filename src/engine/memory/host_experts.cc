@@ -1,0 +1,100 @@
+#include "engine/memory/host_experts.h"
+
+#include <algorithm>
+
+#include "base/str.h"
+#include "dsv4/experts.h"
+#include "engine/memory/memory_plan.h"
+#include "kv/layout.h"
+#include "tensor/quant_tensor.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kUsualKvRoom = int64_t{2} << 30;
+constexpr int64_t kProgramBytes = int64_t{1} << 30;  // of the host, that a program takes beside pinned memory
+constexpr int kMostRounds = 8;                       // moving experts takes buffers on the device, too
+
+// Empty where no file was named.
+Result<std::vector<uint64_t>> CountsFor(const std::string& path, const ModelFacts& facts) {
+  if (path.empty()) return std::vector<uint64_t>();
+  DSV4_ASSIGN_OR_RETURN(ExpertCounts counts, ReadExpertCounts(path));
+  if (counts.num_layers != facts.num_layers || counts.num_experts != facts.num_experts) {
+    return InvalidArgument(StrCat(path, " counts ", counts.num_experts, " experts in ", counts.num_layers,
+                                  " layers; the model has ", facts.num_experts, " in ", facts.num_layers,
+                                  "; count this model's with --count-experts"));
+  }
+  return std::move(counts.chosen);
+}
+
+// Of the host's memory, with buffers and the program; 0: nothing lies there for the device. On a CPU it is all the same
+// memory.
+int64_t HostNeeded(const MemoryPlan& p, DeviceKind device) {
+  const int64_t moved = p.host_expert_bytes + p.host_embedding_bytes;
+  if (moved == 0) return 0;
+  return moved + p.devices * p.host_staging_bytes + kProgramBytes +
+         (device == DeviceKind::kCpu ? p.weight_bytes + p.widened_bytes : 0);
+}
+
+// What of the experts there has to leave for the disk. Once some have, the system's page cache has an eighth of their
+// room.
+int64_t HostLacks(const MemoryPlan& p, DeviceKind device) {
+  const int64_t needed = HostNeeded(p, device);
+  if (p.host_available_bytes == 0 || (p.disk_bytes == 0 && needed <= p.host_available_bytes)) return 0;
+  const int64_t room = std::max<int64_t>(p.host_available_bytes - (needed - p.host_expert_bytes), 0);
+  return p.host_expert_bytes - (room - room / 8);
+}
+
+}  // namespace
+
+int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t available_bytes) {
+  const KvLayout kv = MakeKvLayout(facts.kv);
+  if (options.offload.kv_room > 0) return std::max(options.offload.kv_room, kv.page_bytes);
+  const int64_t pages = options.max_context > 0
+                            ? CeilDiv(std::min(options.max_context, facts.max_positions), kv.page_tokens)
+                            : 0;
+  return std::max({kv.page_bytes, pages * kv.page_bytes, std::min(kUsualKvRoom, available_bytes / 16)});
+}
+
+Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Device& device, const RankPlaces& places,
+                    MemoryPlan* plan) {
+  const ModelFacts& facts = source.facts();
+  // Read in any case: a file that is not this model's is a mistake, whether or not it is needed.
+  DSV4_ASSIGN_OR_RETURN(const std::vector<uint64_t> counts, CountsFor(options.offload.expert_counts, facts));
+  const bool on_host = device.kind() == DeviceKind::kCpu;
+  const int64_t slots = options.offload.expert_slots > 0 ? options.offload.expert_slots : facts.num_experts;
+  const bool limited = slots < facts.num_experts;
+  if (on_host && options.offload.gpu_memory == 0 && !limited) return {};  // all of its memory is the host's
+  const int64_t page = plan->ranks * MakeKvLayout(facts.kv).page_bytes;
+  const int64_t room = std::max(page, plan->ranks * KvRoom(options, facts, plan->available_bytes / plan->ranks));
+  if (Fits(*plan, options.offload.kv_room > 0 ? room : page) && !limited) return {};
+  // Ranks that share a GPU move their slices of an expert all at once.
+  const int64_t shares = on_host ? 1 : plan->ranks;
+  const int64_t copies = on_host ? 1 : places.count;  // each rank has its slices of an expert on the host, or the disk
+  int64_t bytes = 0, disk_bytes = 0;
+  for (int round = 0; round < kMostRounds; ++round) {
+    const bool fits = Fits(*plan, room);
+    const int64_t lacks = source.CanLeaveOnDisk(device.kind()) ? HostLacks(*plan, device.kind()) : 0;
+    if (fits && lacks <= 0 && (round > 0 || !limited)) break;
+    if (!fits) bytes += CeilDiv(NeededBytes(*plan, room) - plan->available_bytes, shares);
+    if (lacks > 0) disk_bytes += CeilDiv(lacks, copies);
+    source.KeepExpertsOnHost(device.kind(), places.count, bytes, slots, counts, disk_bytes);
+    *plan = PlanMemory(options, source, device, places);
+  }
+  return {};
+}
+
+Status CheckHost(const MemoryPlan& p, DeviceKind device) {
+  const int64_t needed = HostNeeded(p, device);
+  if (p.host_available_bytes == 0 || needed <= p.host_available_bytes) return {};
+  const char* or_else = device == DeviceKind::kCpu ? "" : ", or load a checkpoint: its experts may stay on the disk";
+  return ResourceExhausted(
+      StrCat("weights that do not fit ", p.device, " take ", p.host_expert_bytes + p.host_embedding_bytes,
+             " bytes of the host's memory, with buffers and the program ", needed, "; ", p.host_available_bytes,
+             " are available; close other programs, raise --host-memory where it is given, use more GPUs, leave less "
+             "free for KV (--kv-room)",
+             or_else));
+}
+
+}  // namespace dsv4

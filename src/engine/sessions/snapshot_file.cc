@@ -1,0 +1,176 @@
+#include "engine/sessions/snapshot_file.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/file.h"
+#include "base/input_file.h"
+#include "base/str.h"
+#include "tensor/quant_tensor.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr std::string_view kMagic = "dsv4kv\r\n";  // a transfer as text would change it
+constexpr uint32_t kVersion = 3;
+constexpr int64_t kMaxFingerprint = 4096, kMaxTokens = int64_t{1} << 28, kMaxNote = int64_t{256} << 20;
+
+constexpr int64_t kHeadBytes = sizeof(SnapshotHead);
+
+uint32_t Checksum(const void* data, int64_t bytes, uint32_t so_far = 0) {
+  return static_cast<uint32_t>(crc32_z(so_far, static_cast<const Bytef*>(data), static_cast<size_t>(bytes)));
+}
+
+std::string_view Bytes(const auto& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0])};
+}
+
+std::vector<uint32_t> ChecksumsOf(const uint8_t* body, const SnapshotHead& h) {
+  std::vector<uint32_t> sums = {Checksum(body, h.fixed_bytes)};
+  for (int64_t i = 0; i < h.num_pages; ++i)
+    sums.push_back(Checksum(body + h.fixed_bytes + i * h.page_bytes, h.page_bytes));
+  sums.push_back(Checksum(sums.data(), static_cast<int64_t>(sums.size() * 4)));
+  return sums;
+}
+
+// A file whose head has been checked.
+struct OpenedFile {
+  std::unique_ptr<InputFile> file;
+  SnapshotHead head;
+  std::string head_bytes;  // with its checksum; the fixed block follows
+  SnapshotInfo info;
+};
+
+Status Damaged(const std::string& path, std::string_view what) {
+  return DataLoss(StrCat("'", path, "': ", what, "; delete the file, its tokens are computed again"));
+}
+
+// What a file says, for a message: one line, not too long.
+std::string Shown(std::string_view text) {
+  std::string out(text.substr(0, 400));
+  std::replace_if(
+      out.begin(), out.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+  return out;
+}
+
+Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout, const std::string& fingerprint,
+                                const ModelInfo& model) {
+  OpenedFile out;
+  DSV4_ASSIGN_OR_RETURN(out.file, InputFile::Open(path));
+  const int64_t size = out.file->size();
+  SnapshotHead& h = out.head;
+  if (size < kHeadBytes) return Damaged(path, "too short for a KV snapshot");
+  DSV4_RETURN_IF_ERROR(out.file->Read(0, kHeadBytes, &h));
+  if (std::string_view(h.magic, sizeof(h.magic)) != kMagic) return Damaged(path, "not a KV snapshot");
+  if (h.version != kVersion) {
+    return Unsupported(StrCat("'", path, "': a KV snapshot of form ", h.version, ", this program reads form ", kVersion,
+                              "; delete the file or use the program that wrote it"));
+  }
+  const auto within = [size](int64_t n, int64_t most) { return n >= 0 && n <= size && n <= most; };
+  if (!within(h.num_tokens, kMaxTokens) || !within(h.fingerprint_bytes, kMaxFingerprint) ||
+      !within(h.note_bytes, kMaxNote) || kHeadBytes + h.text_bytes() + 4 > size) {
+    return Damaged(path, "cut off, or its head is damaged");
+  }
+  const int64_t text_end = kHeadBytes + h.text_bytes();
+  out.head_bytes.resize(static_cast<size_t>(text_end + 4));
+  DSV4_RETURN_IF_ERROR(out.file->Read(0, text_end + 4, out.head_bytes.data()));
+  const char* data = out.head_bytes.data();
+  uint32_t checksum;
+  std::memcpy(&checksum, data + text_end, 4);
+  if (checksum != Checksum(data, text_end) || std::memcmp(data, &h, sizeof(h)) != 0) {
+    return Damaged(path, "the checksum of its head is wrong");
+  }
+
+  const std::string_view made_by(data + kHeadBytes, static_cast<size_t>(h.fingerprint_bytes));
+  if (made_by != fingerprint) {
+    return Unsupported(StrCat("'", path, "': a KV snapshot of [", Shown(made_by), "], this is [", fingerprint,
+                              "]; use another folder for each model and setting"));
+  }
+  const int64_t pages = layout.page_bytes == 0 ? 0 : CeilDiv(h.num_tokens, layout.page_tokens);
+  if (h.num_tokens < 1 || h.num_written < h.num_tokens || h.drafts_from < 0 || h.drafts_from > h.num_tokens ||
+      h.token_bytes != sizeof(TokenId) || h.fixed_bytes != layout.fixed_bytes || h.page_bytes != layout.page_bytes ||
+      h.num_pages != pages) {
+    return Damaged(path, "its sizes do not fit its model");
+  }
+  const int64_t body = h.fixed_bytes + h.num_pages * h.page_bytes, sums = (1 + h.num_pages) * 4;
+  if (size != text_end + 4 + body + sums + 4) {
+    return Damaged(path, StrCat("has ", size, " bytes instead of ", text_end + 4 + body + sums + 4));
+  }
+  const char* at = data + kHeadBytes + h.fingerprint_bytes;
+  out.info.tokens.resize(static_cast<size_t>(h.num_tokens));
+  std::memcpy(out.info.tokens.data(), at, out.info.tokens.size() * sizeof(TokenId));
+  for (const TokenId id : out.info.tokens) {
+    if (id < 0 || id >= model.vocab_size)
+      return Damaged(path, StrCat("holds token ", id, ", which the model does not have"));
+  }
+  if (h.num_tokens > model.max_context) {
+    return ResourceExhausted(StrCat("'", path, "': ", h.num_tokens, " tokens exceed the context limit of ",
+                                    model.max_context, "; raise it (--ctx) up to the model's own"));
+  }
+  out.info.note.assign(at + out.info.tokens.size() * sizeof(TokenId), static_cast<size_t>(h.note_bytes));
+  out.info.file_bytes = size;
+  return out;
+}
+
+}  // namespace
+
+Status ImageImpl::Write(const std::string& path) const {
+  try {
+    const std::vector<uint32_t> sums = ChecksumsOf(body_.get(), head_);
+    const std::string_view body(reinterpret_cast<const char*>(body_.get()), static_cast<size_t>(body_size()));
+    const std::string_view pieces[] = {head_bytes_, body, Bytes(sums)};
+    return WriteFile(path, pieces);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted(StrCat("no memory to write '", path, "'"));
+  }
+}
+
+std::shared_ptr<ImageImpl> NewImage(SnapshotHead head, std::string_view fingerprint, std::vector<TokenId> tokens,
+                                    std::string_view note) {
+  std::memcpy(head.magic, kMagic.data(), sizeof(head.magic));
+  head.version = kVersion;
+  head.token_bytes = sizeof(TokenId);
+  head.num_tokens = static_cast<int64_t>(tokens.size());
+  head.fingerprint_bytes = static_cast<int64_t>(fingerprint.size());
+  head.note_bytes = static_cast<int64_t>(note.size());
+  std::string bytes(reinterpret_cast<const char*>(&head), sizeof(head));
+  bytes.append(fingerprint).append(Bytes(tokens)).append(note);
+  const uint32_t sum = Checksum(bytes.data(), static_cast<int64_t>(bytes.size()));
+  bytes.append(reinterpret_cast<const char*>(&sum), 4);
+  return std::make_shared<ImageImpl>(head, std::move(bytes),
+                                     SnapshotInfo{.tokens = std::move(tokens), .note = std::string(note)});
+}
+
+Result<SnapshotInfo> ReadImageInfo(const std::string& path, const KvLayout& layout, const std::string& fingerprint,
+                                   const ModelInfo& model) {
+  try {
+    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, layout, fingerprint, model));
+    return std::move(opened.info);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted(StrCat("no memory to read '", path, "'"));
+  }
+}
+
+Result<std::shared_ptr<const SnapshotImage>> ReadImage(const std::string& path, const KvLayout& layout,
+                                                       const std::string& fingerprint, const ModelInfo& model) {
+  try {
+    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, layout, fingerprint, model));
+    const auto body = static_cast<int64_t>(opened.head_bytes.size());
+    auto image = std::make_shared<ImageImpl>(opened.head, std::move(opened.head_bytes), std::move(opened.info));
+    DSV4_RETURN_IF_ERROR(opened.file->Read(body, image->body_size(), image->body()));
+    const std::vector<uint32_t> sums = ChecksumsOf(image->body(), opened.head);
+    std::vector<uint32_t> found(sums.size());
+    DSV4_RETURN_IF_ERROR(
+        opened.file->Read(body + image->body_size(), static_cast<int64_t>(found.size() * 4), found.data()));
+    if (found != sums) return Damaged(path, "a checksum is wrong");
+    return std::shared_ptr<const SnapshotImage>(std::move(image));
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted(StrCat("no memory to read '", path, "'"));
+  }
+}
+
+}  // namespace dsv4

@@ -1,0 +1,231 @@
+#include "engine/setup/options.h"
+
+#include <algorithm>
+
+#include "base/env.h"
+#include "base/str.h"
+#include "base/thread_pool.h"
+#include "device/cpu_features.h"
+#include "device/device_list.h"
+#include "ops/experts/experts.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kMaxPrefillChunk = 1 << 16;
+constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
+constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
+constexpr int kMaxThreads = 1024;
+constexpr double kMaxExchangeTimeout = 86400;
+
+// What only one kind of device does, and the CPU's threads.
+Status CheckDeviceOptions(const EngineOptions& o) {
+  if (!NamesCpu(o.device) && o.reference_ops) {
+    return InvalidArgument("reference implementations run on the CPU only; use --device cpu with them");
+  }
+  if (IsInteger(o.activation_dtype) && !NamesCpu(o.device)) {
+    return InvalidArgument(
+        "integer activations run on the CPU only; use --device cpu with --activation-dtype int8, int16 or int24");
+  }
+  if (o.amx != AmxUse::kOff && (!NamesCpu(o.device) || !CpuHasAmx())) {
+    return InvalidArgument(!NamesCpu(o.device)
+                               ? "AMX tiles belong to CPUs; leave --amx out on a GPU"
+                               : "this CPU has no AMX tiles, or the system keeps them from programs; leave --amx out");
+  }
+  if (o.num_threads < 0 || o.num_threads > kMaxThreads) {
+    return InvalidArgument(StrCat("threads ", o.num_threads, ": from 1 to ", kMaxThreads, ", or 0 for one per core"));
+  }
+  if (NamesCpu(o.device) && o.pinning == Pinning::kOn) {
+    const int cores = static_cast<int>(UsableCores().size());
+    if (o.num_threads > cores) {
+      return InvalidArgument(StrCat("cannot pin ", o.num_threads, " threads: this process may use ", cores, " core",
+                                    cores == 1 ? "" : "s", "; use at most as many threads, or no pinning"));
+    }
+  }
+  return {};
+}
+
+// Numbers that have a range.
+Status CheckRanges(const EngineOptions& o) {
+  if (o.prefill_chunk < 0 || o.prefill_chunk > kMaxPrefillChunk) {
+    return InvalidArgument(StrCat("prefill chunk ", o.prefill_chunk, ": from 1 to ", kMaxPrefillChunk,
+                                  " tokens, or 0 for the device's own"));
+  }
+  if (o.max_decode_rows < 1 || o.max_decode_rows > kMaxPrefillChunk) {
+    return InvalidArgument(StrCat("decode rows of a pass ", o.max_decode_rows, ": from 1 to ", kMaxPrefillChunk));
+  }
+  if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
+  return {};
+}
+
+Status CheckRanks(const RankOptions& o) {
+  if (o.exchange_timeout_s >= 0 && o.exchange_timeout_s <= kMaxExchangeTimeout) return {};
+  return InvalidArgument(
+      StrCat("exchange time-out ", o.exchange_timeout_s, " s: from 0 (none) to ", kMaxExchangeTimeout));
+}
+
+Status CheckDrafts(const DraftOptions& o) {
+  if (o.tokens < 0 || o.tokens > kMaxDraftTokens) {
+    return InvalidArgument(
+        StrCat("draft tokens ", o.tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
+  }
+  if (!(o.threshold <= 1)) return InvalidArgument(StrCat("draft threshold ", o.threshold, ": from 0 to 1"));
+  return {};
+}
+
+// Limits of a GPU's memory, and who computes the experts beyond them.
+Status CheckOffload(const EngineOptions& engine) {
+  const OffloadOptions& o = engine.offload;
+  const bool on_cpu = NamesCpu(engine.device), limited = o.gpu_memory > 0 || o.expert_slots > 0;
+  if (o.gpu_memory < 0 || o.kv_room < 0 || o.host_memory < 0) {
+    return InvalidArgument(StrCat("GPU memory ", o.gpu_memory, ", host memory ", o.host_memory, " and room for KV ",
+                                  o.kv_room, " are bytes, or 0"));
+  }
+  if (o.expert_slots < 0) return InvalidArgument(StrCat("expert slots ", o.expert_slots, ": 1 at least, or 0 for all"));
+  if (limited && on_cpu && engine.synthetic.shape.empty()) {
+    return InvalidArgument(
+        "a limit of GPU memory holds on a GPU; leave it out with --device cpu, which reads files as they lie");
+  }
+  if (o.expert_compute == ExpertCompute::kGpu) return {};
+  if (on_cpu && !limited) {
+    return InvalidArgument(
+        "a CPU computes all experts itself: leave the choice of who computes experts of the host out, or add "
+        "--device cuda");
+  }
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankDevices(engine.device));
+  if (ranks.size() > 1) {
+    return InvalidArgument(StrCat("the CPU computes experts beside one GPU only, and ", engine.device, " names ",
+                                  ranks.size(), " ranks; name one, or leave --expert-compute at gpu"));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status CheckEngineOptions(const EngineOptions& o) {
+  DSV4_RETURN_IF_ERROR(CheckDeviceOptions(o));
+  DSV4_RETURN_IF_ERROR(CheckRanges(o));
+  DSV4_RETURN_IF_ERROR(CheckRanks(o.ranks));
+  DSV4_RETURN_IF_ERROR(CheckDrafts(o.drafts));
+  return CheckOffload(o);
+}
+
+int64_t PrefillChunk(const EngineOptions& options) {
+  const bool on_host = NamesCpu(options.device);
+  const int64_t chunk = options.prefill_chunk > 0 ? options.prefill_chunk
+                        : on_host                 ? kHostPrefillChunk
+                                                  : kDevicePrefillChunk;
+  if (on_host) return chunk;
+  return std::min(chunk, kMaxTokensOnGpu);
+}
+
+int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context) {
+  const int64_t chunk = std::min(PrefillChunk(options), max_context);
+  return NamesCpu(options.device) ? chunk : std::max({chunk, kMaxDecodeRows, options.max_decode_rows});
+}
+
+int64_t MostStepRows(const EngineOptions& options) { return std::max(kMaxDecodeRows, options.max_decode_rows); }
+
+NumericsModes ModesOf(const EngineOptions& o) {
+  return {.kv = o.kv_dtype, .index = o.index_dtype, .activation = o.activation_dtype};
+}
+
+std::string DescribeModes(const EngineOptions& o) {
+  return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
+                static_cast<int>(o.activation_dtype),
+                NamesOneCpu(o.device) && !o.ranks.invariant ? std::string()
+                : o.batch_invariant                         ? std::string(", batch-invariant")
+                                    : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
+                o.amx == AmxUse::kPrefill  ? ", tiles in prefill"
+                : o.amx == AmxUse::kAlways ? ", tiles"
+                                           : "",
+                o.reference_ops ? ", reference ops" : "",
+                o.offload.expert_compute == ExpertCompute::kGpu ? "" : ", experts of the host on the CPU");
+}
+
+std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o, int count) {
+  const std::vector<Core> cores = UsableCores();
+  const auto num_cores = static_cast<int>(cores.size());
+  const int threads = o.num_threads > 0 ? o.num_threads : num_cores;
+  if (count > 1) return std::make_unique<ThreadPool>(std::max(1, threads / count));
+  const bool wanted = o.pinning == Pinning::kOn || (o.pinning == Pinning::kAuto && NumNodes(cores) > 1);
+  if (!NamesCpu(o.device) || !wanted || threads > num_cores || threads == 0)
+    return std::make_unique<ThreadPool>(o.num_threads);
+  return std::make_unique<ThreadPool>(PlaceThreads(cores, threads));
+}
+
+Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& o) {
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> names, RankDevices(o.device));
+  std::vector<std::unique_ptr<Device>> devices;
+  if (names.size() > 1) LoadKernelsAtOnce();
+  for (const std::string& name : names) {
+    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(name));
+    if (o.offload.gpu_memory > 0) device->LimitMemory(o.offload.gpu_memory);
+    devices.push_back(std::move(device));
+  }
+  return devices;
+}
+
+RankPlaces PlacesOf(const EngineOptions& o, std::span<const std::unique_ptr<Device>> devices) {
+  RankPlaces p{.count = static_cast<int>(devices.size()), .free_bytes = devices.front()->free_bytes()};
+  const Device& first = *devices.front();
+  const bool shares = p.count > 1 && devices[1]->index() == first.index();
+  if (first.kind() == DeviceKind::kCpu || shares) p.sharing = p.count;
+  if (first.kind() != DeviceKind::kCpu)
+    p.transport = shares || o.ranks.exchange_by_events ? ExchangeTransport::kEvents : ExchangeTransport::kWords;
+  for (const auto& device : devices) p.free_bytes = std::min(p.free_bytes, device->free_bytes());
+  return p;
+}
+
+// Ranks on the CPU wait for each other as long as it takes: a thread that ends early says so, and nothing else can keep
+// one.
+Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const RankPlaces& places,
+                                               std::span<const std::unique_ptr<Device>> devices, int64_t largest) {
+  if (places.count == 1) return std::unique_ptr<Exchange>();
+  if (places.transport == ExchangeTransport::kHost)
+    return std::make_unique<Exchange>(places.count, ExchangeOptions{.timeout_s = 0});
+  std::vector<ExchangeGpu> gpus;
+  bool in_order = true;  // then a rank is called by its GPU
+  for (const auto& device : devices) {
+    in_order = in_order && device->index() == static_cast<int>(gpus.size());
+    gpus.push_back({.index = device->index(), .stream = device->Context(nullptr, false).stream});
+  }
+  const ExchangeRoom room = RoomForExchange(largest, places.count, places.transport);
+  return OpenGpuExchange(gpus, places.transport,
+                         {.timeout_s = o.ranks.exchange_timeout_s,
+                          .elements = room.elements,
+                          .bulk = room.bulk,
+                          .rank_name = in_order ? "GPU" : "rank"});
+}
+
+DraftModule DraftModuleOf(const EngineOptions& o) {
+  switch (o.drafts.speculate) {
+    case Speculate::kOff:
+    case Speculate::kLookup:
+      return DraftModule::kNone;
+    case Speculate::kMtp:
+      return DraftModule::kMtp;
+    case Speculate::kDspark:
+      return DraftModule::kDspark;
+    case Speculate::kAuto:
+      return DraftModule::kAny;
+  }
+  return DraftModule::kNone;
+}
+
+Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const Device& device) {
+  const bool synthetic = !o.synthetic.shape.empty();
+  if (synthetic && !o.model_dir.empty()) {
+    return InvalidArgument(StrCat("both a model folder (", o.model_dir, ") and a synthetic model (", o.synthetic.shape,
+                                  ") were named; use one"));
+  }
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<ModelSource> source,
+                        synthetic
+                            ? OpenSyntheticModel(o.synthetic, ModesOf(o), device, DraftModuleOf(o), o.tight_experts)
+                            : OpenModel(o.model_dir, ModesOf(o), device, DraftModuleOf(o), o.tight_experts));
+  if (o.ranks.invariant) source->SliceForAnyRanks();
+  return source;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,132 @@
+// Rounds with drafts that follow each other without the host, with the CPU as the device: what comes out is what the
+// host draws one by one. The cases of all devices (draft_cases.h) run in them, too, where drafts are three or fewer.
+#include "engine/drafts/drafted_loop.h"
+
+#include "engine/drafts/drafts_fixture.h"
+
+namespace dsv4::test {
+namespace {
+
+class DraftedLoopTest : public DraftsOfAModel {
+ protected:
+  // Sequences that may all be in such rounds.
+  std::vector<DraftWanted> Alike(uint64_t seed) const {
+    std::vector<DraftWanted> all = Options(seed);
+    std::erase_if(all, [](const DraftWanted& w) { return w.masked || !w.speculate; });
+    return all;
+  }
+  std::unique_ptr<Oracle> LastOne() {
+    return std::unique_ptr<Oracle>(dynamic_cast<Oracle*>(decode_->engine().drafting().drafter.release()));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, DraftedLoopTest,
+                         testing::Values(DraftedModel{"flash-nvfp4", "cpu*2", true},
+                                         DraftedModel{"flash-mtp", "cpu", true, Speculate::kMtp}),
+                         NameOf);
+
+// With every guess, one to three at a time, all options of samplers in a batch.
+TEST_P(DraftedLoopTest, ChangesNothing) {
+  const std::vector<DraftWanted> all = Alike(3);
+  decode_->UseDecode({});
+  const std::vector<DraftOutcome> plain = decode_->Run(all, nullptr, 0);
+  decode_->UseDecode(AsOnADevice(*engine_));
+  for (const auto& [guess, most] :
+       {std::pair{Guess::kRight, 1}, {Guess::kWrong, 2}, {Guess::kHalf, 3}, {Guess::kHalf, 2}, {Guess::kRandom, 3}}) {
+    EXPECT_EQ(decode_->Differences(all, plain, MakeOracle(guess, plain), most), "")
+        << static_cast<int>(guess) << ", " << most;
+    const auto oracle = LastOne();
+    EXPECT_GT(oracle->verifications, oracle->proposals) << "no round was without the host";
+    if (guess == Guess::kRight || guess == Guess::kWrong) {
+      EXPECT_EQ(oracle->all_accepted, guess == Guess::kRight ? oracle->proposed : 0);
+    }
+  }
+}
+
+// Rounds end where the host was asked only in the end: when too few tokens are left for two more.
+TEST_P(DraftedLoopTest, AsksTheHostInTheEndOnly) {
+  const std::vector<DraftWanted> wanted = {
+      {.prompt = 20, .sampling = {.temperature = 1, .repeat_penalty = 1.2f, .seed = 6}, .max_tokens = 24}};
+  const std::vector<DraftOutcome> plain = decode_->Run(wanted, nullptr, 0);
+  EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(Guess::kWrong, plain), 3), "");
+  auto oracle = LastOne();
+  // One token a round. Rounds end when 17 of 24 are there, as two of four rows need room; one more was queued, and the
+  // last token has no draft.
+  EXPECT_EQ(oracle->proposals, 5);
+  EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(Guess::kRight, plain), 3), "");
+  oracle = LastOne();
+  EXPECT_EQ(oracle->proposals, 0);  // six rounds of four
+  EXPECT_EQ(oracle->verifications, 6);
+}
+
+// A round is on its way when a sequence ends, wherever in a round that is; what it did must not show, nor in what
+// follows, here another text behind it.
+TEST_P(DraftedLoopTest, GoesOnBehindAnEnd) {
+  const std::vector<DraftWanted> wanted = {
+      {.prompt = 120, .sampling = {.temperature = 1.0f, .seed = 8}, .max_tokens = 40},
+      {.prompt = 9, .sampling = {.temperature = 1.0f, .presence_penalty = 0.5f, .seed = 9}, .max_tokens = 40}};
+  const std::vector<DraftOutcome> all = decode_->Run(wanted, nullptr, 0);
+  for (int64_t end = 5; end <= 8; ++end) {
+    std::vector<DraftWanted> cut = wanted;
+    if (end % 2 == 0) cut[0].ends_after = end;
+    if (end % 2 == 1) cut[0].stop_ids = {all[0].ids[static_cast<size_t>(end - 1)]};
+    const std::vector<DraftOutcome> plain = decode_->Run(cut, nullptr, 0);
+    const Guess guess = end % 3 == 0 ? Guess::kHalf : Guess::kRight;
+    EXPECT_EQ(decode_->Differences(cut, plain, MakeOracle(guess, all), 3), "") << end;
+  }
+}
+
+// Rings hold what was queued, so less can be taken back than without; what can gives the same rows.
+TEST_P(DraftedLoopTest, TakesBackWhatRingsStillHold) {
+  const std::vector<TokenId> prompt = SomeTokens(126, 2, 40), tail = SomeTokens(6, 3, vocab());
+  std::vector<TokenId> ids;
+  std::vector<std::vector<float>> rows;
+  for (const bool drafts : {false, true}) {
+    auto session = std::move(engine_->NewSession()).value();
+    ASSERT_TRUE(session->Append(prompt, LogitRows::kNone, nullptr).ok());
+    const auto sampler = std::move(Sampler::Create({.temperature = 1, .seed = 4}, vocab())).value();
+    const std::vector<DraftOutcome> known(1);
+    auto oracle = MakeOracle(Guess::kRandom, known);
+    oracle->Watch(session.get(), 0, prompt.size());
+    const DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = 7, .max_tokens = 30};
+    std::vector<TokenId> got;
+    decode_->DecodeWith(drafts ? std::move(oracle) : nullptr, 3, {&item, 1}, [&](size_t, const SampledToken& token) {
+      got.push_back(token.id);
+      return got.size() < 6;
+    });
+    if (!drafts) ids = got;
+    EXPECT_EQ(got, ids);
+    const auto length = static_cast<int64_t>(session->tokens().size());
+    ASSERT_EQ(length, 132);
+    if (drafts) {
+      EXPECT_FALSE(session->Truncate(length - kMaxTakenBack).ok());  // four rows behind its end were queued
+    }
+    ASSERT_TRUE(session->Truncate(length - 4).ok());
+    rows.emplace_back();
+    ASSERT_TRUE(session->Append(tail, LogitRows::kAll, &rows.back()).ok());
+  }
+  EXPECT_EQ(rows[0], rows[1]);
+}
+
+// A module drafts the same with the host and without.
+TEST_P(DraftedLoopTest, ModulesDraftTheSame) {
+  if (module_ == nullptr) GTEST_SKIP() << "no module";
+  const std::vector<DraftWanted> wanted = {
+      {.prompt = 30, .sampling = {.temperature = 0}, .max_tokens = 40},
+      {.prompt = 140, .sampling = {.temperature = 0.5f, .seed = 3}, .max_tokens = 40}};
+  decode_->UseDecode({});
+  const std::vector<DraftOutcome> plain = decode_->Run(wanted, nullptr, 0);
+  std::vector<DraftCounts> counts;
+  for (const bool on_device : {false, true}) {
+    decode_->UseDecode(on_device ? AsOnADevice(*engine_) : DecodeFn());
+    for (int64_t most = 1; most <= 3; ++most) {
+      const DraftCounts before = engine_->draft_counts();
+      EXPECT_EQ(DifferencesWithModule(wanted, plain, most), "") << on_device << ", " << most;
+      counts.push_back(engine_->draft_counts());
+      counts.back().accepted -= before.accepted, counts.back().drafted -= before.drafted;
+    }
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(counts[i].accepted, counts[i + 3].accepted) << i + 1;
+}
+
+}  // namespace
+}  // namespace dsv4::test

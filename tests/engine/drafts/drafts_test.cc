@@ -1,0 +1,66 @@
+// Drafts change nothing: the cases of every device, on the CPU, and what is the same on all.
+#include "engine/drafts/draft_cases.h"
+
+namespace dsv4::test {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(Cpu, DraftCases,
+                         testing::Values(DraftedModel{"flash-nvfp4"}, DraftedModel{"flash-nvfp4", "cpu*2", true},
+                                         DraftedModel{"flash-mtp", "cpu", true, Speculate::kMtp},
+                                         DraftedModel{"flash-dspark", "cpu", false, Speculate::kDspark}),
+                         NameOf);
+
+// Foresees that its second token is not worth while.
+class Foresighted : public Drafter {
+ public:
+  int64_t max_tokens() const override { return 3; }
+  bool Foresees(int64_t tokens, std::vector<float>* confidence) const override {
+    for (int64_t i = 0; i < tokens; ++i) confidence->push_back(i == 1 ? 0.2f : 0.9f);
+    return true;
+  }
+  Status Propose(std::span<Draft> drafts) override {
+    for (Draft& d : drafts) {
+      EXPECT_LE(d.most, 1);
+      EXPECT_EQ(d.longest, 1);
+      d.tokens.assign(static_cast<size_t>(d.most), 3);
+      d.confidence.assign(d.tokens.size(), 0.9f);
+    }
+    return {};
+  }
+  void Observe(const Draft& draft, int64_t) override { verified += std::ssize(draft.tokens); }
+  int64_t verified = 0;
+};
+
+TEST(Drafts, AreMadeAsFarAsTheyWillBeVerified) {
+  DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
+  const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .drafts = {.threshold = 0.5f}});
+  ASSERT_NE(engine, nullptr);
+  DraftedDecode decode(*engine);
+  const std::vector<DraftWanted> wanted = {{.prompt = 9, .sampling = {.temperature = 0}, .max_tokens = 10},
+                                           {.prompt = 12, .sampling = {.temperature = 0}, .max_tokens = 10}};
+  const std::vector<DraftOutcome> plain = decode.Run(wanted, nullptr, 0);
+  EXPECT_EQ(decode.Differences(wanted, plain, std::make_unique<Foresighted>(), 3), "");
+  EXPECT_GE(dynamic_cast<Foresighted&>(*decode.engine().drafting().drafter).verified, 10);
+}
+
+// At the context's end drafts become shorter and then none.
+TEST(Drafts, StopAtTheContextsEnd) {
+  DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
+  const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .max_context = 64, .drafts = {.threshold = 0}});
+  ASSERT_NE(engine, nullptr);
+  DraftedDecode decode(*engine);
+  for (const int64_t room : {1, 3, 9}) {  // tokens that the session still takes, the first one included
+    const std::vector<DraftWanted> wanted = {
+        {.prompt = 64 - room, .sampling = {.temperature = 1.0f, .seed = 3}, .max_tokens = room},
+        {.prompt = 10, .sampling = {.temperature = 1.0f, .seed = 4}, .max_tokens = 12}};
+    const std::vector<DraftOutcome> plain = decode.Run(wanted, nullptr, 0);
+    for (const Guess guess : kGuesses) {
+      EXPECT_EQ(decode.Differences(wanted, plain, std::make_unique<Oracle>(guess, plain, engine->info().vocab_size), 7),
+                "")
+          << room;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::test

@@ -1,0 +1,47 @@
+#include "engine/memory/weight_digest.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "model/checkpoint_builder.h"
+#include "model/model.h"
+
+namespace dsv4 {
+namespace {
+
+using test::MakeCheckpoint;
+using test::TestTensor;
+
+uint64_t DigestOf(const std::vector<TestTensor>& tensors) {
+  const test::TempDir dir;
+  test::WriteModel(dir.path(), test::TinyConfigJson(), tensors);
+  const std::unique_ptr<Device> device = std::move(Device::Open("cpu")).value();
+  ThreadPool pool(1);
+  const auto source = std::move(OpenModel(dir.path(), {}, *device)).value();
+  LoadTimes times;
+  Device* const devices[] = {device.get()};
+  const auto models = std::move(source->Load(devices, pool, 0, {}, &times)).value();
+  return WeightDigest(*models.front(), *device).value();
+}
+
+// A change at the end of any tensor, its scales' and its global scale's included: of each expert, too.
+TEST(WeightDigest, SeesEveryTensor) {
+  for (const test::Dialect& dialect : {test::Dialect{}, test::kOfficial, test::kModelOpt}) {
+    const std::vector<TestTensor> tensors = MakeCheckpoint(test::TinyConfig(), dialect);
+    const uint64_t digest = DigestOf(tensors);
+    EXPECT_EQ(DigestOf(tensors), digest);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].name.ends_with("input_scale") || tensors[i].name.ends_with("tid2eid")) continue;
+      std::vector<TestTensor> changed = tensors;
+      changed[i].bytes.back() = static_cast<char>(changed[i].bytes.back() ^ 1);
+      EXPECT_NE(DigestOf(changed), digest) << tensors[i].name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4
