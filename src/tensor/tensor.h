@@ -1,6 +1,7 @@
 // Tensor: a non-owning, contiguous, typed view. Shapes are in memory order, slowest axis first.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -18,7 +19,7 @@ class Shape {
   Shape() = default;
   Shape(std::initializer_list<int64_t> dims) {
     DSV4_CHECK(dims.size() <= kMaxRank);
-    for (int64_t d : dims) dims_[static_cast<size_t>(rank_++)] = d;
+    rank_ = static_cast<int>(std::copy(dims.begin(), dims.end(), dims_.begin()) - dims_.begin());
   }
 
   int rank() const { return rank_; }

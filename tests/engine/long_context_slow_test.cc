@@ -6,8 +6,8 @@
 
 #include "engine/memory/memory_plan.h"
 #include "kv/sequence_cache.h"
-#include "model/deepseek_v4/bind.h"
-#include "model/deepseek_v4/forward.h"
+#include "model/deepseek_v4/load/bind.h"
+#include "model/deepseek_v4/pass/forward.h"
 #include "support/fixture.h"
 #include "support/random.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/file.h"
 #include "io/test_files.h"
-#include "model/deepseek_v4/synthetic_disk.h"
+#include "model/deepseek_v4/load/synthetic_disk.h"
 #include "support/sessions.h"
 
 namespace dsv4::test {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "model/deepseek_v4/config.h"
+#include "model/deepseek_v4/config/config.h"
 
 namespace {
 

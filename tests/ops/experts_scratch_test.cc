@@ -79,7 +79,7 @@ TEST(ExpertsScratch, LongPassesTakeParts) {
   EXPECT_EQ(ExpertsRowsAtOnce(H200(Regime::kDecode), pro, 16384), 5462);
 }
 
-// A row always fits, whatever the limits of a GPU let pass (model/deepseek_v4/gpu_limits.cc).
+// A row always fits, whatever the limits of a GPU let pass (model/deepseek_v4/config/gpu_limits.cc).
 TEST(ExpertsScratch, HoldsARowOfTheLargestShapes) {
   for (const Regime regime : {Regime::kDecode, Regime::kPrompt, Regime::kLongPrompt}) {
     for (const WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kBf16}) {

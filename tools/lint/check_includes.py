@@ -6,8 +6,8 @@
 Prints one line for each finding, `path:line: [rule] message`, and exits 1 when there is an error (warnings do
 not count). Rules:
 
-  include        a folder of src/ includes only folders to its left (see ALLOWED), those within src/engine/ and server/
-                 likewise (FOLDERS_OF); cli/ and server/ include only include/dsv4/ and their own files; public headers
+  include        a folder of src/ includes only folders to its left (see ALLOWED), those within src/engine/,
+                 src/model/deepseek_v4/ and server/ likewise (FOLDERS_OF); cli/ and server/ include only include/dsv4/ and their own files; public headers
                  include only the standard library and each other
   seam           engine/ sees of src/model/ only model.h, behind which each family of models lies
   include-path   a quoted include in src/ is written from src/, in server/ with server/ in front (or starts with
@@ -52,6 +52,7 @@ PROGRAMS = ("cli", "server")          # they see include/dsv4/ only
 # Each includes only those before it; the files that lie beside them may include all.
 FOLDERS_OF = {
     "engine": ("setup", "ranks", "sampling", "sessions", "decode", "drafts", "memory"),
+    "model/deepseek_v4": ("config", "schema", "load", "experts", "pass"),
     "server": ("base", "metrics", "http", "cache", "structured", "schedule", "observe", "api", "page"),
 }
 ABOVE_OPS = ("layers", "model", "engine")
@@ -143,16 +144,19 @@ def folder_of(parts):
 
 
 def check_folders_within(inside, rel, number, name, report):
-    """The order of the folders within src/engine/ or server/; `inside` is the path of the file below that folder."""
-    top = Path(name).parts[0]
-    order, own = FOLDERS_OF[top], inside[0] if len(inside) > 1 else None
-    other = Path(name).parts[1] if len(Path(name).parts) > 2 else None
+    """The order of folders where both lie below one of FOLDERS_OF; `inside` is the file's path, written as `name` is."""
+    for top, order in FOLDERS_OF.items():
+        if inside.startswith(top + "/") and name.startswith(top + "/"):
+            break
+    else:
+        return
+    own, other = (path[len(top) + 1:].rpartition("/")[0].partition("/")[0] for path in (inside, name))
     for folder in (own, other):
-        if folder is not None and folder not in order:
+        if folder and folder not in order:
             report.error(rel, number, "include", f"{top}/{folder}/ has no place in the order of folders; "
                          "add it to FOLDERS_OF in tools/lint/check_includes.py")
             return
-    if own is not None and (other is None or order.index(other) > order.index(own)):
+    if own and (not other or order.index(other) > order.index(own)):
         before = ", ".join(order[:order.index(own)]) or "nothing but itself"
         report.error(rel, number, "include", f"{top}/{own}/ may not include {name} (it may include {before})")
 
@@ -178,7 +182,7 @@ def check_include(root, path, number, bracket, name, report):
 
     if folder == "server" and not (root / "src" / name).is_file():
         if name.startswith("server/") and (root / name).is_file():
-            check_folders_within(rel.parts[1:], rel, number, name, report)
+            check_folders_within(rel.as_posix(), rel, number, name, report)
         else:
             report.error(rel, number, "include-path", f"\"{name}\" is no header of server/, written with server/ in front")
         return
@@ -205,8 +209,8 @@ def check_include(root, path, number, bracket, name, report):
     elif owner != folder and owner not in ALLOWED[folder]:
         may = ", ".join(sorted(ALLOWED[folder])) or "nothing but itself"
         report.error(rel, number, "include", f"src/{folder}/ may not include {name} (it may include {may})")
-    elif owner == folder and folder in FOLDERS_OF:
-        check_folders_within(rel.parts[2:], rel, number, name, report)
+    elif owner == folder:
+        check_folders_within(rel.relative_to("src").as_posix(), rel, number, name, report)
 
 
 def check_columns(rel, text, report):

@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "base/str.h"
-#include "model/deepseek_v4/draft.h"
-#include "model/deepseek_v4/expert_matrices.h"
-#include "model/deepseek_v4/shard.h"
-#include "model/deepseek_v4/visit_weights.h"
+#include "model/deepseek_v4/load/shard.h"
+#include "model/deepseek_v4/pass/draft.h"
+#include "model/deepseek_v4/schema/expert_matrices.h"
+#include "model/deepseek_v4/schema/visit_weights.h"
 #include "ops/pack_weight/pack_weight.h"
 
 namespace dsv4::deepseek_v4 {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "device/device.h"
-#include "model/deepseek_v4/expert_placement.h"
-#include "model/deepseek_v4/expert_places.h"
-#include "model/deepseek_v4/forward.h"
+#include "model/deepseek_v4/experts/expert_places.h"
+#include "model/deepseek_v4/pass/forward.h"
+#include "model/deepseek_v4/schema/expert_placement.h"
 #include "model/model.h"
 
 namespace dsv4::deepseek_v4 {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "model/deepseek_v4/synthetic_disk.h"
+#include "model/deepseek_v4/load/synthetic_disk.h"
 #include "model/model.h"
 
 namespace dsv4::deepseek_v4 {

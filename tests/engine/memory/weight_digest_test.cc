@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "model/checkpoint_builder.h"
+#include "model/deepseek_v4/load/checkpoint_builder.h"
 #include "model/model.h"
 
 namespace dsv4 {

@@ -1,0 +1,104 @@
+// TensorBinder: one tensor at a time, by official name. bind.cc says which; this says how each kind is checked.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/name_table.h"
+#include "model/deepseek_v4/load/bind.h"
+
+namespace dsv4::deepseek_v4 {
+
+// Owns what binding copies, and keeps the mapped files.
+struct WeightStorage {
+  struct FreeDeleter {
+    void operator()(void* p) const;
+  };
+  std::shared_ptr<const TensorSource> source;
+  std::vector<std::unique_ptr<void, FreeDeleter>> copies;
+
+  void* Allocate(int64_t num_bytes);  // 64-byte aligned
+};
+
+// After the first error every call returns an empty tensor; status() tells the error.
+class TensorBinder {
+ public:
+  TensorBinder(std::shared_ptr<const TensorSource> source, const BindOptions& options);
+
+  const Status& status() const { return status_; }
+  bool Has(std::string_view name) const { return names_.Find(name) >= 0; }
+
+  // A matrix [rows, cols] in any weight format, `name` without `.weight`.
+  QuantTensor Matrix(std::string_view name, int64_t rows, int64_t cols);
+
+  // A matrix [rows, cols] in F32 or BF16, whole name.
+  QuantTensor PlainMatrix(std::string_view name, int64_t rows, int64_t cols);
+
+  // `count` matrices [rows, cols] in one tensor [count, rows, cols]; each is returned as `parts` equal runs of rows,
+  // matrix by matrix.
+  std::vector<QuantTensor> Stack(std::string_view name, int64_t count, int64_t rows, int64_t cols, int64_t parts);
+
+  // F32 or BF16 as finite, owned f32.
+  Tensor Vector(std::string_view name, const Shape& shape);
+
+  // I64 or I32 [rows, cols] as owned i32, each in [0, limit).
+  Tensor Ids(std::string_view name, int64_t rows, int64_t cols, int64_t limit);
+
+  // `name` must not be there, because of `why`.
+  void Forbid(std::string_view name, std::string_view why);
+
+  // The checks that need everything bound: unknown tensors, then block scales. Fills the report. Tensors of a draft
+  // module may be left over unless it was bound, too.
+  Status Finish(bool with_drafts, BindReport& report);
+
+  std::shared_ptr<const void> storage() const { return storage_; }
+
+ private:
+  struct Scales {  // the block scales of one tensor
+    const FileTensor* tensor;
+    DType dtype;  // as it is meant; U8 in the file may mean E8M0
+    bool fp8_grid;
+  };
+  struct Parts {  // a matrix or a stack of matrices with its siblings
+    WeightFormat format = WeightFormat::kF32;
+    const FileTensor* codes = nullptr;
+    const FileTensor* block_scale = nullptr;
+    DType scale_dtype = DType::kF32;
+    const FileTensor* global_scale = nullptr;
+  };
+
+  void Fail(Status status);
+  void Fail(const FileTensor& tensor, std::string_view what);
+  const FileTensor* Find(std::string_view name);
+  const FileTensor* Take(std::string_view name, std::string_view expected);
+  bool HasShape(const FileTensor& tensor, const Shape& expected, std::string_view why = {});
+  void Account(const FileTensor& tensor, std::string_view format, int64_t elements);
+
+  // `count` is 0 for a matrix of its own, else the length of the stack.
+  Parts Resolve(std::string_view name, int64_t count, int64_t rows, int64_t cols);
+  void ResolveScales(std::string_view name, Parts& parts, int64_t count, int64_t rows, int64_t cols);
+  const WeightFormatInfo* FormatOf(std::string_view name, const FileTensor& codes);
+  const FileTensor* TakeScale(std::string_view name, const WeightFormatInfo& format, std::string_view expected);
+  void CheckGlobalScale(const FileTensor& tensor, int64_t count);
+  float GlobalScale(const FileTensor& tensor, int64_t index) const;
+  QuantTensor View(const Parts& parts, int64_t index, int64_t stack_rows, int64_t first_row, int64_t rows,
+                   int64_t cols) const;
+  void CheckScales(const Scales& scales);
+
+  std::shared_ptr<WeightStorage> storage_;
+  const TensorSource& source_;
+  BindOptions options_;
+  Status status_;
+  std::deque<std::string> rewritten_;       // official names that differ from the file's
+  std::vector<std::string_view> official_;  // by tensor number
+  std::vector<bool> used_;                  // by tensor number
+  NameTable names_;                         // official name -> tensor number
+  std::vector<Scales> scales_;
+  BindReport report_;
+};
+
+}  // namespace dsv4::deepseek_v4

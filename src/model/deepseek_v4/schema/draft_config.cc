@@ -1,0 +1,138 @@
+#include "model/deepseek_v4/schema/draft_config.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <deque>
+#include <filesystem>
+#include <string_view>
+
+#include "base/str.h"
+#include "kv/layout.h"
+#include "model/deepseek_v4/config/config_reader.h"
+#include "model/deepseek_v4/schema/bind_names.h"
+
+namespace dsv4::deepseek_v4 {
+
+namespace {
+
+constexpr std::string_view kMtpMarker = "mtp.0.e_proj.weight", kDsparkMarker = "mtp.0.main_proj.weight";
+constexpr int64_t kMaxStages = 16;
+
+// What the names of a checkpoint's tensors say.
+struct FoundModule {
+  bool mtp = false, dspark = false;
+  int64_t stages = 0;
+  std::string first;  // tensor of a draft module, as the file names it
+};
+
+FoundModule FindModule(const TensorSource& source) {
+  FoundModule found;
+  std::deque<std::string> storage;
+  for (const FileTensor& tensor : source.tensors()) {
+    const std::string_view name = OfficialName(tensor.name, storage);
+    if (!IsDraftName(name)) continue;
+    if (found.first.empty()) found.first = tensor.name;
+    found.mtp |= name == kMtpMarker;
+    found.dspark |= name == kDsparkMarker;
+    int64_t stage = 0;
+    const std::string_view number = name.substr(name.find('.') + 1);
+    if (std::from_chars(number.data(), number.data() + number.size(), stage).ec == std::errc() && stage < kMaxStages)
+      found.stages = std::max(found.stages, stage + 1);
+  }
+  return found;
+}
+
+Status Lacks(const TensorSource& source, DraftModule wanted, DraftModule has) {
+  const std::string_view marker = wanted == DraftModule::kMtp ? kMtpMarker : kDsparkMarker;
+  return NotFound(
+      StrCat("'", source.where(), "' has no ", NameOf(wanted), " module (", marker, "), ",
+             has == DraftModule::kNone ? std::string("nor another draft module") : StrCat("but ", NameOf(has)),
+             "; use --speculate auto, lookup or off"));
+}
+
+// kNone: there is none, and none need be.
+Result<DraftModule> ModuleOf(const TensorSource& source, const FoundModule& found, DraftModule wanted) {
+  if (!found.first.empty() && found.mtp == found.dspark) {
+    const std::string markers = found.mtp
+                                    ? StrCat("both MTP's ", kMtpMarker, " and DSpark's ", kDsparkMarker, " are")
+                                    : StrCat("neither MTP's ", kMtpMarker, " nor DSpark's ", kDsparkMarker, " is");
+    return DataLoss(StrCat("'", source.where(), "': tensor '", found.first, "' belongs to a draft module, but ",
+                           markers, " there; use --speculate lookup or off"));
+  }
+  const DraftModule has = found.mtp ? DraftModule::kMtp : found.dspark ? DraftModule::kDspark : DraftModule::kNone;
+  if (wanted != DraftModule::kAny && wanted != has) return Lacks(source, wanted, has);
+  return has;
+}
+
+// Layers behind the model's own: the list of config.json may end with the last of these.
+void CheckDraftRatios(ConfigReader& in, const Config& c) {
+  const Json* ratios = in.Find({"compress_ratios"});
+  if (ratios == nullptr || !ratios->is_array()) return;
+  const auto end = std::min(ratios->size(), static_cast<size_t>(c.num_layers + c.draft.stages));
+  for (size_t i = static_cast<size_t>(c.num_layers); i < end; ++i) {
+    if ((*ratios)[i] != 0)
+      in.Refuse(StrCat("compress_ratios[", i, "]"), (*ratios)[i], "0 for the blocks of a draft module");
+  }
+}
+
+void ReadTargets(ConfigReader& in, Config& c) {
+  constexpr std::string_view kField = "dspark_target_layer_ids";
+  const Json* list = in.Find({kField});
+  if (list == nullptr) return in.Fail(StrCat(kField, " is missing"));
+  if (!list->is_array() || list->empty() || static_cast<int64_t>(list->size()) > c.num_layers)
+    return in.Fail(StrCat(kField, " is ", Shown(*list), "; accepted: a list of 1 to ", c.num_layers, " layers"));
+  for (const Json& id : *list) c.draft.targets.push_back(in.IntOf(kField, id, 0, c.num_layers - 1));
+  const auto falls = std::adjacent_find(c.draft.targets.begin(), c.draft.targets.end(), std::greater_equal<>());
+  if (in.status().ok() && falls != c.draft.targets.end())
+    in.Fail(StrCat(kField, " is ", Shown(*list), "; accepted: layers in rising order, each once"));
+}
+
+}  // namespace
+
+Status ParseDraftConfig(const std::string& json_text, const std::string& what, DraftModule module, int64_t stages,
+                        Config* config) {
+  DSV4_ASSIGN_OR_RETURN(const Json root, ParseJson(json_text, what));
+  ConfigReader in(root, what);
+  Config c = *config;
+  c.draft.module = module;
+  c.draft.stages = stages;
+  if (module == DraftModule::kMtp && stages != 1)
+    return Unsupported(StrCat(what, ": the model has ", stages, " MTP blocks (mtp.0 .. mtp.", stages - 1,
+                              "); accepted: 1; use --speculate lookup or off"));
+  CheckDraftRatios(in, c);
+  if (module == DraftModule::kDspark) {
+    c.draft.block = in.Int({"dspark_block_size"}, 2, kMaxDraftBlock);
+    c.draft.noise_token_id = static_cast<TokenId>(in.Int({"dspark_noise_token_id"}, 0, c.vocab_size - 1));
+    c.draft.markov_rank = in.Int({"dspark_markov_rank"}, 1, 1 << 16);
+    ReadTargets(in, c);
+  }
+  DSV4_RETURN_IF_ERROR(in.status());
+  c.compress_ratios.resize(static_cast<size_t>(c.num_layers + stages), 0);
+  *config = std::move(c);
+  return {};
+}
+
+Result<std::shared_ptr<const TensorSource>> WithDraftFolder(const std::string& model_dir,
+                                                            std::shared_ptr<const TensorSource> source,
+                                                            DraftModule wanted) {
+  if (wanted == DraftModule::kNone || !FindModule(*source).first.empty()) return source;
+  std::array<std::string, 2> folders = {StrCat(model_dir, "/dspark"), StrCat(model_dir, "/mtp")};
+  if (wanted == DraftModule::kMtp) std::swap(folders[0], folders[1]);
+  for (const std::string& folder : folders) {
+    std::error_code error;
+    if (std::filesystem::is_directory(folder, error)) return source->With(folder);
+  }
+  return source;
+}
+
+Status LoadDraftConfig(const std::string& model_dir, const TensorSource& source, DraftModule wanted, Config* config) {
+  if (wanted == DraftModule::kNone) return {};
+  const FoundModule found = FindModule(source);
+  DSV4_ASSIGN_OR_RETURN(const DraftModule module, ModuleOf(source, found, wanted));
+  if (module == DraftModule::kNone) return {};
+  DSV4_ASSIGN_OR_RETURN(const ConfigText config_file, ReadConfigText(model_dir));
+  return ParseDraftConfig(config_file.text, config_file.path, module, found.stages, config);
+}
+
+}  // namespace dsv4::deepseek_v4

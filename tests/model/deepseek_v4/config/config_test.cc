@@ -1,0 +1,302 @@
+#include "model/deepseek_v4/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "model/deepseek_v4/load/checkpoint_builder.h"
+
+namespace dsv4::deepseek_v4 {
+namespace {
+
+using test::TempDir;
+using test::TinyConfigJson;
+using test::WriteBytes;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Result<Config> Parse(const Json& json) { return ParseConfig(json.dump(), "FILE"); }
+
+void ExpectTiny(const Config& c) {
+  EXPECT_EQ(c.vocab_size, 16);
+  EXPECT_EQ(c.hidden_size, 128);
+  EXPECT_EQ(c.num_layers, 3);
+  EXPECT_EQ(c.num_heads, 2);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.rope_dim, 64);
+  EXPECT_EQ(c.q_lora_rank, 64);
+  EXPECT_EQ(c.o_groups, 2);
+  EXPECT_EQ(c.o_lora_rank, 32);
+  EXPECT_EQ(c.window, 128);
+  EXPECT_EQ(c.moe_intermediate, 64);
+  EXPECT_EQ(c.num_experts, 4);
+  EXPECT_EQ(c.num_shared_experts, 1);
+  EXPECT_EQ(c.experts_per_token, 2);
+  EXPECT_EQ(c.num_hash_layers, 1);
+  EXPECT_EQ(c.routed_scaling_factor, 1.5f);
+  EXPECT_EQ(c.swiglu_limit, 10.0f);
+  EXPECT_EQ(c.index_heads, 2);
+  EXPECT_EQ(c.index_head_dim, 64);
+  EXPECT_EQ(c.index_topk, 8);
+  EXPECT_EQ(c.hc_mult, 2);
+  EXPECT_EQ(c.hc_sinkhorn_iters, 20);
+  EXPECT_EQ(c.hc_eps, 1e-6f);
+  EXPECT_EQ(c.rms_norm_eps, 1e-6f);
+  EXPECT_EQ(c.rope_theta, 10000);
+  EXPECT_EQ(c.compress_rope_theta, 160000);
+  EXPECT_EQ(c.yarn_factor, 16);
+  EXPECT_EQ(c.yarn_original_positions, 65536);
+  EXPECT_EQ(c.yarn_beta_fast, 32);
+  EXPECT_EQ(c.yarn_beta_slow, 1);
+  EXPECT_EQ(c.max_positions, 1048576);
+  EXPECT_THAT(c.compress_ratios, ElementsAre(0, 4, 128));
+  EXPECT_EQ(c.bos_token_id, 0);
+  EXPECT_THAT(c.eos_token_ids, ElementsAre(1));
+}
+
+TEST(Config, ReadsOfficialNames) {
+  const auto c = Parse(TinyConfigJson());
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  ExpectTiny(*c);
+  EXPECT_EQ(c->kind(0), LayerKind::kSliding);
+  EXPECT_EQ(c->kind(1), LayerKind::kCsa);
+  EXPECT_EQ(c->kind(2), LayerKind::kHca);
+  EXPECT_TRUE(c->is_hash(0));
+  EXPECT_FALSE(c->is_hash(1));
+}
+
+TEST(Config, ReadsInferenceNames) {
+  const auto c = ParseConfig(R"({
+    "vocab_size": 16, "dim": 128, "moe_inter_dim": 64, "n_layers": 3, "n_hash_layers": 1, "n_heads": 2,
+    "n_routed_experts": 4, "n_shared_experts": 1, "n_activated_experts": 2, "score_func": "sqrtsoftplus",
+    "route_scale": 1.5, "swiglu_limit": 10.0, "q_lora_rank": 64, "head_dim": 128, "rope_head_dim": 64, "o_groups": 2,
+    "o_lora_rank": 32, "window_size": 128, "original_seq_len": 65536, "rope_theta": 10000, "rope_factor": 16,
+    "beta_fast": 32, "beta_slow": 1, "index_n_heads": 2, "index_head_dim": 64, "index_topk": 8, "hc_mult": 2,
+    "hc_sinkhorn_iters": 20, "dtype": "fp8", "scale_fmt": "ue8m0", "expert_dtype": "fp4", "compress_rope_theta": 160000,
+    "compress_ratios": [0, 4, 128, 0]})",
+                             "FILE");
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  ExpectTiny(*c);
+}
+
+Json TransformersJson() {
+  Json json = TinyConfigJson();
+  for (const char* field : {"compress_ratios", "num_hash_layers", "qk_rope_head_dim", "rope_theta",
+                            "compress_rope_theta", "rope_scaling"}) {
+    json.erase(field);
+  }
+  json["layer_types"] = {"sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"};
+  json["compress_rates"] = {{"compressed_sparse_attention", 4}, {"heavily_compressed_attention", 128}};
+  json["mlp_layer_types"] = {"hash_moe", "moe", "moe"};
+  json["partial_rotary_factor"] = 0.5;
+  json["rope_parameters"] = {{"main", {{"rope_type", "default"}, {"rope_theta", 10000.0}}},
+                             {"compress",
+                              {{"rope_type", "yarn"},
+                               {"rope_theta", 160000.0},
+                               {"factor", 16.0},
+                               {"original_max_position_embeddings", 65536},
+                               {"beta_fast", 32.0},
+                               {"beta_slow", 1.0},
+                               {"attention_factor", 1.0}}}};
+  return json;
+}
+
+TEST(Config, ReadsTransformersNames) {
+  const auto c = Parse(TransformersJson());
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  ExpectTiny(*c);
+}
+
+TEST(Config, PrefersCompressRatiosToLayerTypes) {
+  Json json = TransformersJson();
+  json["compress_ratios"] = {128, 4, 0};
+  const auto c = Parse(json);
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_THAT(c->compress_ratios, ElementsAre(128, 4, 0));
+}
+
+TEST(Config, MissingScheduleIsAnError) {
+  Json json = TinyConfigJson();
+  json.erase("compress_ratios");
+  EXPECT_THAT(Parse(json).status().message(),
+              AllOf(HasSubstr("FILE"), HasSubstr("compress_ratios"), HasSubstr("missing")));
+}
+
+TEST(Config, RatiosOfDraftModulesAreCut) {
+  Json json = TinyConfigJson();
+  json["compress_ratios"] = {0, 4, 128, 0, 0, 0};
+  EXPECT_THAT(Parse(json)->compress_ratios, ElementsAre(0, 4, 128));
+}
+
+TEST(Config, EosMayBeAList) {
+  Json json = TinyConfigJson();
+  json["eos_token_id"] = {1, 5};
+  EXPECT_THAT(Parse(json)->eos_token_ids, ElementsAre(1, 5));
+  json["bos_token_id"] = -1;
+  EXPECT_EQ(Parse(json)->bos_token_id, -1);
+}
+
+TEST(Config, EveryRequiredFieldIsNamedWhenMissing) {
+  for (const char* field : {"vocab_size",
+                            "hidden_size",
+                            "num_hidden_layers",
+                            "num_attention_heads",
+                            "head_dim",
+                            "qk_rope_head_dim",
+                            "q_lora_rank",
+                            "o_groups",
+                            "o_lora_rank",
+                            "sliding_window",
+                            "moe_intermediate_size",
+                            "n_routed_experts",
+                            "num_experts_per_tok",
+                            "num_hash_layers",
+                            "routed_scaling_factor",
+                            "swiglu_limit",
+                            "index_n_heads",
+                            "index_head_dim",
+                            "index_topk",
+                            "hc_mult",
+                            "hc_sinkhorn_iters",
+                            "rope_theta",
+                            "compress_rope_theta",
+                            "rope_scaling"}) {
+    Json json = TinyConfigJson();
+    json.erase(field);
+    EXPECT_THAT(Parse(json).status().message(), AllOf(HasSubstr(field), HasSubstr("missing"))) << field;
+  }
+}
+
+struct Lie {
+  std::string field;
+  Json value;
+  std::string says;  // besides the field and the value
+};
+
+TEST(Config, LiesAreRefusedNamingFieldValueAndWhatIsAccepted) {
+  const std::vector<Lie> lies = {
+      {"model_type", "deepseek_v41", "accepted: \"deepseek_v4\""},
+      {"model_type", "llama", "accepted: \"deepseek_v4\""},
+      {"architectures", {"LlamaForCausalLM"}, "DeepseekV4ForCausalLM"},
+      {"architectures", "DeepseekV4ForCausalLM", "accepted"},
+      {"num_key_value_heads", 8, "accepted: 1"},
+      {"n_shared_experts", 2, "accepted: 1"},
+      {"scoring_func", "softmax", "accepted: \"sqrtsoftplus\""},
+      {"topk_method", "greedy", "accepted: \"noaux_tc\""},
+      {"norm_topk_prob", false, "accepted: true"},
+      {"tie_word_embeddings", true, "accepted: false"},
+      {"hidden_act", "gelu", "accepted: \"silu\""},
+      {"attention_bias", true, "accepted: false"},
+      {"vocab_size", 0, "accepted: an integer from 1"},
+      {"vocab_size", -16, "accepted"},
+      {"vocab_size", 1LL << 40, "accepted"},
+      {"vocab_size", 18446744073709551615ULL, "accepted"},
+      {"vocab_size", "16", "accepted"},
+      {"vocab_size", 16.5, "accepted"},
+      {"hidden_size", 1LL << 60, "accepted"},
+      {"num_hidden_layers", 100000, "accepted"},
+      {"num_attention_heads", 0, "accepted"},
+      {"num_attention_heads", 3, ""},  // o_groups 2 does not divide it
+      {"head_dim", 100000, "accepted"},
+      {"head_dim", 96, ""},
+      {"qk_rope_head_dim", 63, "even"},
+      {"qk_rope_head_dim", 128, "even"},
+      {"qk_rope_head_dim", 32, ""},  // 128 - 32 is no multiple of 64
+      {"o_groups", 0, "accepted"},
+      {"o_groups", 4, "divisor"},
+      {"sliding_window", 0, "accepted"},
+      {"n_routed_experts", 1, ""},  // fewer than the two per token
+      {"num_experts_per_tok", 5, "n_routed_experts"},
+      {"num_hash_layers", 4, "accepted"},
+      {"routed_scaling_factor", 0, "accepted"},
+      {"routed_scaling_factor", nullptr, "missing"},
+      {"swiglu_limit", -1, "accepted"},
+      {"index_head_dim", 96, "power of two"},
+      {"index_head_dim", 16, "accepted"},
+      {"index_head_dim", 32, "qk_rope_head_dim"},
+      {"index_topk", 0, "accepted"},
+      {"hc_mult", 9, "accepted: an integer from 1 to 8"},
+      {"hc_mult", true, "accepted"},
+      {"hc_sinkhorn_iters", 0, "from 1 to 1000"},
+      {"hc_sinkhorn_iters", 1001, "from 1 to 1000"},
+      {"hc_eps", 0, "accepted"},
+      {"hc_eps", -1e-6, "accepted"},
+      {"rms_norm_eps", 1, "accepted"},
+      {"rms_norm_eps", "1e-6", "accepted"},
+      {"rope_theta", 0, "accepted"},
+      {"compress_rope_theta", 1e300, "accepted"},
+      {"max_position_embeddings", 0, "accepted"},
+      {"eos_token_id", 16, "accepted"},
+      {"eos_token_id", {1, -1}, "accepted"},
+      {"eos_token_id", {{"a", 1}}, "accepted"},
+      {"bos_token_id", 16, "accepted"},
+      {"compress_ratios", {0, 4}, "at least 3"},
+      {"compress_ratios", {0, 4, 8}, "0, 4, 128"},
+      {"compress_ratios", {0, 4, "128"}, "0, 4, 128"},
+      {"compress_ratios", {0, 4, 128.0}, "0, 4, 128"},
+      {"compress_ratios", 4, "list"},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 16}, {"original_max_position_embeddings", 65536}}, "yarn"},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 0}, {"original_max_position_embeddings", 65536}}, "factor"},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 16}}, "original_max_position_embeddings"},
+      {"rope_scaling",
+       {{"type", "yarn"}, {"factor", 16}, {"original_max_position_embeddings", 65536}, {"beta_fast", 0.5}},
+       "beta_slow"},
+  };
+  for (const Lie& lie : lies) {
+    Json json = TinyConfigJson();
+    json[lie.field] = lie.value;
+    const auto c = Parse(json);
+    ASSERT_FALSE(c.ok()) << lie.field << " " << lie.value;
+    EXPECT_THAT(c.status().message(), AllOf(HasSubstr("FILE"), HasSubstr(lie.says), Not(HasSubstr("\n"))))
+        << lie.field << " " << lie.value;
+    EXPECT_THAT(c.status().message(), HasSubstr(lie.says.empty() ? "accepted" : lie.field));
+  }
+}
+
+TEST(Config, TransformersSchedulesAreChecked) {
+  Json json = TransformersJson();
+  json["layer_types"][1] = "full_attention";
+  EXPECT_THAT(Parse(json).status().message(), AllOf(HasSubstr("layer_types[1]"), HasSubstr("full_attention")));
+  json = TransformersJson();
+  json["compress_rates"]["heavily_compressed_attention"] = 64;
+  EXPECT_THAT(Parse(json).status().message(), HasSubstr("heavily_compressed_attention is 64"));
+  json = TransformersJson();
+  json["mlp_layer_types"] = {"moe", "hash_moe", "moe"};
+  EXPECT_THAT(Parse(json).status().message(), HasSubstr("mlp_layer_types[1]"));
+  json["mlp_layer_types"] = {"moe"};
+  EXPECT_THAT(Parse(json).status().message(), HasSubstr("mlp_layer_types"));
+  json = TransformersJson();
+  json["partial_rotary_factor"] = 0.3;
+  EXPECT_THAT(Parse(json).status().message(), HasSubstr("partial_rotary_factor"));
+}
+
+TEST(Config, TwoNamesOfOneFieldMustAgree) {
+  Json json = TinyConfigJson();
+  json["dim"] = 128;
+  EXPECT_TRUE(Parse(json).ok());
+  json["dim"] = 256;
+  EXPECT_THAT(Parse(json).status().message(), AllOf(HasSubstr("hidden_size is 128"), HasSubstr("dim is 256")));
+}
+
+TEST(Config, BrokenTextIsRefused) {
+  for (const char* text : {"", "{", "[]", "null", "{\"vocab_size\": NaN}", "{\"vocab_size\": 1e999}", "\xff\xfe"}) {
+    const auto c = ParseConfig(text, "FILE");
+    ASSERT_FALSE(c.ok()) << text;
+    EXPECT_THAT(c.status().message(), AllOf(HasSubstr("FILE"), Not(HasSubstr("\n"))));
+  }
+}
+
+TEST(Config, LoadsFromTheFolder) {
+  const TempDir dir;
+  EXPECT_EQ(LoadConfig(dir.path()).status().code(), StatusCode::kNotFound);
+  EXPECT_THAT(LoadConfig(dir.path()).status().message(), HasSubstr(dir.path()));
+  std::filesystem::create_directory(dir / "inference");
+  WriteBytes(dir / "inference/config.json", TinyConfigJson().dump());
+  EXPECT_TRUE(LoadConfig(dir.path()).ok());
+  WriteBytes(dir / "config.json", "{}");
+  EXPECT_THAT(LoadConfig(dir.path()).status().message(), HasSubstr(dir / "config.json"));
+}
+
+}  // namespace
+}  // namespace dsv4::deepseek_v4

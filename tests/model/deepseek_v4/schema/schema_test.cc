@@ -1,0 +1,166 @@
+// The table of weights against itself: what binding a checkpoint (bind_test.cc) would not show.
+#include "model/deepseek_v4/schema/schema.h"
+
+#include <deque>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "model/deepseek_v4/load/checkpoint_builder.h"
+#include "model/deepseek_v4/schema/bind_names.h"
+#include "model/deepseek_v4/schema/visit_weights.h"
+
+namespace dsv4::deepseek_v4 {
+namespace {
+
+using test::TinyConfig;
+
+// Calls check(row) for every row that is a tensor.
+template <typename Check>
+void ForEachRow(const Check& check) {
+  for (const auto& rows : {kModelWeights, kLayerWeights, kExpertWeights, kStageWeights}) {
+    for (const WeightRow& row : rows) {
+      SCOPED_TRACE(row.official);
+      if (!IsNested(row.kind)) check(row);
+    }
+  }
+}
+
+TEST(Schema, EveryFieldStandsOnce) {
+  Weights w;
+  std::set<const void*> fields;
+  std::set<std::string> names;
+  size_t count = 0, in_files = 0;
+  MakeWeights(TinyConfig(), w, [&](const WeightRef& ref, const WeightOwner& owner, const Shape& shape) {
+    const WeightField field = ref.row->field(owner);
+    EXPECT_EQ(field.vector != nullptr, IsVector(ref.row->kind)) << ref.Name();
+    EXPECT_EQ(field.matrix != nullptr, !IsVector(ref.row->kind)) << ref.Name();
+    EXPECT_GT(shape.num_elements(), 0) << ref.Name();
+    fields.insert(field.matrix != nullptr ? static_cast<const void*>(field.matrix) : field.vector);
+    ++count;
+    if (!ref.in_files()) return true;
+    names.insert(ref.Name());
+    ++in_files;
+    return true;
+  });
+  EXPECT_EQ(fields.size(), count);
+  EXPECT_EQ(names.size(), in_files);
+}
+
+// Of a layer, sizeof says how many fields there are: one that no row names would be missed here.
+TEST(Schema, EveryFieldOfALayerHasARow) {
+  size_t matrices = 0, vectors = 0;
+  for (const WeightRow& row : kLayerWeights) {
+    if (IsNested(row.kind)) continue;
+    ++(IsVector(row.kind) ? vectors : matrices);
+  }
+  const size_t others = sizeof(MoeWeights::experts) + sizeof(MoeWeights::table) + sizeof(MoeWeights::fetched) +
+                        sizeof(MoeWeights::supply) + sizeof(MoeWeights::partner) + sizeof(MoeWeights::slices) +
+                        sizeof(AttentionWeights::slices);
+  EXPECT_EQ(sizeof(LayerWeights), matrices * sizeof(QuantTensor) + vectors * sizeof(Tensor) + others);
+  EXPECT_EQ(sizeof(ExpertWeights), kExpertWeights.size() * sizeof(QuantTensor));
+  matrices = vectors = 0;
+  for (const WeightRow& row : kStageWeights) ++(IsVector(row.kind) ? vectors : matrices);
+  EXPECT_EQ(sizeof(DraftWeights), matrices * sizeof(QuantTensor) + vectors * sizeof(Tensor));
+}
+
+TEST(Schema, WeightsAreVisitedInTheOrderOfTheirMaking) {
+  const Config config = TinyConfig();
+  Weights w;
+  std::vector<std::string> made, visited;
+  static uint8_t there;
+  MakeWeights(config, w, [&](const WeightRef& ref, const WeightOwner& owner, const Shape&) {
+    const WeightField field = ref.row->field(owner);
+    if (field.matrix != nullptr) field.matrix->codes = &there;
+    if (field.vector != nullptr) field.vector->data = &there;
+    made.push_back(ref.Name());
+    return true;
+  });
+  const Weights& read_only = w;
+  VisitNamedWeights(
+      read_only,
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        if (m) visited.push_back(ref.Name());
+      },
+      [&](const WeightRef& ref, const Tensor& t) {
+        if (t) visited.push_back(ref.Name());
+      });
+  EXPECT_EQ(made, visited);
+  EXPECT_THAT(made, ::testing::Contains("layers.1.attn.indexer.compressor.wkv.weight"));
+  EXPECT_THAT(made, ::testing::Not(::testing::Contains("layers.2.attn.indexer.compressor.wkv.weight")));
+  EXPECT_THAT(made, ::testing::Contains("layers.2.ffn.experts.3.w2.weight"));
+}
+
+TEST(Schema, MakingStopsWhenToldTo) {
+  Weights w;
+  int calls = 0;
+  MakeWeights(TinyConfig(), w, [&](const WeightRef&, const WeightOwner&, const Shape&) { return ++calls < 3; });
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(Schema, BothSpellingsMeanTheSameTensor) {
+  std::deque<std::string> storage;
+  ForEachRow([&](const WeightRow& row) {
+    if (row.official.empty()) return;
+    const std::string_view ending = IsAnyFormat(row.kind) ? ".weight_scale_inv" : "";
+    const std::string_view official_ending = IsAnyFormat(row.kind) ? ".scale" : "";
+    const bool expert = row.kind == WeightKind::kExpert;
+    const bool model = &row >= kModelWeights.data() && &row < kModelWeights.data() + kModelWeights.size();
+    const std::string_view before = model ? "" : expert ? "layers.12.ffn.experts.7." : "layers.12.";
+    const std::string_view found = model ? "model." : expert ? "model.layers.12.mlp.experts.7." : "model.layers.12.";
+    const std::string official = StrCat(before, row.official, official_ending);
+    EXPECT_EQ(OfficialName(StrCat(found, row.transformers, ending), storage), official);
+    EXPECT_EQ(OfficialName(official, storage), official);
+  });
+}
+
+TEST(Schema, UnknownEndingsAreNotRenamed) {
+  std::deque<std::string> storage;
+  for (const char* name : {"layers.0.self_attn.q_a_proj.bias", "layers.0.self_attn.q_a_proj", "lm_head.weight.x",
+                           "layers.0.mlp.experts.gate_up_proj_bias", "layers.x.self_attn.q_a_proj.weight"}) {
+    EXPECT_EQ(OfficialName(name, storage), name);
+  }
+}
+
+// A model with half the heads, groups and expert columns has half of what is cut, along the axis that the row says, and
+// all of the rest. The vocabulary is no size that a config may divide: `head` is looked at apart.
+TEST(Schema, CutsAreTheAxesThatShrink) {
+  Config config = TinyConfig();
+  config.num_heads = 8;
+  config.o_groups = 4;
+  Config half = config;
+  half.num_heads /= 2;
+  half.o_groups /= 2;
+  half.moe_intermediate /= 2;
+  const Letters whole = LettersOf(config, 1), cut = LettersOf(half, 1);
+  ForEachRow([&](const WeightRow& row) {
+    if (row.official == "head") {
+      EXPECT_EQ(row.cut, WeightCut::kRows);
+      return;
+    }
+    if (row.presence == WeightPresence::kRanks) return;  // whole, of a config that is cut
+    const bool columns = row.cut == WeightCut::kColumns || row.cut == WeightCut::kGroupColumns;
+    const Shape a = row.shape(whole), b = row.shape(cut);
+    for (int axis = 0; axis < a.rank(); ++axis) {
+      const bool shrinks = row.cut != WeightCut::kWhole && axis == (columns ? 1 : 0);
+      EXPECT_EQ(b[axis] * (shrinks ? 2 : 1), a[axis]) << axis;
+    }
+  });
+}
+
+TEST(Schema, StacksCoverAnExpertOnce) {
+  size_t next = 0;
+  for (const StackedExperts& stack : kStackedExperts) {
+    EXPECT_EQ(stack.first, next);
+    next += stack.count;
+    for (size_t i = stack.first; i < next; ++i) {
+      EXPECT_EQ(kExpertWeights[i].shape(LettersOf(TinyConfig())),
+                kExpertWeights[stack.first].shape(LettersOf(TinyConfig())));
+    }
+  }
+  EXPECT_EQ(next, kExpertWeights.size());
+}
+
+}  // namespace
+}  // namespace dsv4::deepseek_v4
