@@ -167,7 +167,7 @@ bool PrefixCache::Replaced(const Node& node) {
   if (node.value.hits > 0) return false;
   int later = 0;
   for (const Node* n = &node; n->children.size() == 1;) {
-    n = n->children.begin()->second.get();
+    n = n->children.front().get();
     if (Holds(n->value) && ++later == 2) return true;
   }
   return false;

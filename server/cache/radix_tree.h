@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <new>
 #include <span>
@@ -16,10 +15,21 @@ namespace dsv4::server {
 template <typename Symbol, typename Value>
 struct RadixNode {
   RadixNode* parent = nullptr;
-  std::vector<Symbol> edge;                               // from the parent to here
-  size_t depth = 0;                                       // symbols from the root to here
-  std::map<Symbol, std::unique_ptr<RadixNode>> children;  // by the first symbol of their edges
+  std::vector<Symbol> edge;                          // from the parent to here
+  size_t depth = 0;                                  // symbols from the root to here
+  std::vector<std::unique_ptr<RadixNode>> children;  // in the order of their edges' first symbols
   Value value{};
+
+  // The place of the child whose edge begins with `symbol`, or where it would be.
+  auto PlaceOf(Symbol symbol) const {
+    return std::lower_bound(children.begin(), children.end(), symbol,
+                            [](const auto& child, Symbol s) { return child->edge.front() < s; });
+  }
+  auto PlaceOf(Symbol symbol) { return children.begin() + (std::as_const(*this).PlaceOf(symbol) - children.cbegin()); }
+  bool HasChild(Symbol symbol) const {
+    const auto at = PlaceOf(symbol);
+    return at != children.end() && (*at)->edge.front() == symbol;
+  }
 };
 
 template <typename Symbol, typename Value>
@@ -35,15 +45,15 @@ class RadixTree {
     Node* node = &root_;
     while (node->depth < key.size()) {
       const std::span<const Symbol> rest = key.subspan(node->depth);
-      const auto found = node->children.find(rest.front());
-      if (found == node->children.end()) {
+      const auto found = node->PlaceOf(rest.front());
+      if (!node->HasChild(rest.front())) {
         auto leaf = std::make_unique<Node>();
         leaf->parent = node;
         leaf->edge.assign(rest.begin(), rest.end());
         leaf->depth = key.size();
-        return node->children.emplace(rest.front(), std::move(leaf)).first->second.get();
+        return node->children.insert(found, std::move(leaf))->get();
       }
-      std::unique_ptr<Node>& place = found->second;
+      std::unique_ptr<Node>& place = *found;
       const size_t common = Common(place->edge, rest);
       if (common < place->edge.size()) Split(place, common);
       node = place.get();
@@ -60,11 +70,11 @@ class RadixTree {
       visit(*node);
       if (node->depth == key.size()) return key.size();
       const std::span<const Symbol> rest = key.subspan(node->depth);
-      const auto child = node->children.find(rest.front());
-      if (child == node->children.end()) return node->depth;
-      const size_t common = Common(child->second->edge, rest);
-      if (common < child->second->edge.size()) return node->depth + common;
-      node = child->second.get();
+      if (!node->HasChild(rest.front())) return node->depth;
+      const Node* child = node->PlaceOf(rest.front())->get();
+      const size_t common = Common(child->edge, rest);
+      if (common < child->edge.size()) return node->depth + common;
+      node = child;
     }
   }
 
@@ -84,18 +94,18 @@ class RadixTree {
       Node* parent = node->parent;
       if (node->children.size() > 1) return;
       if (node->children.empty()) {
-        parent->children.erase(parent->children.find(node->edge.front()));
+        parent->children.erase(parent->PlaceOf(node->edge.front()));
         node = parent;
         continue;
       }
-      std::vector<Symbol>& below = node->children.begin()->second->edge;
+      std::vector<Symbol>& below = node->children.front()->edge;
       try {
         below.insert(below.begin(), node->edge.begin(), node->edge.end());
       } catch (const std::bad_alloc&) {
         return;
       }
-      std::unique_ptr<Node>& place = parent->children.find(node->edge.front())->second;
-      std::unique_ptr<Node> child = std::move(node->children.begin()->second);
+      std::unique_ptr<Node>& place = *parent->PlaceOf(node->edge.front());
+      std::unique_ptr<Node> child = std::move(node->children.front());
       child->parent = parent;
       place = std::move(child);
       return;
@@ -117,10 +127,10 @@ class RadixTree {
     middle->parent = below.parent;
     middle->edge.assign(below.edge.begin(), cut);
     middle->depth = below.depth - below.edge.size() + at;
-    std::unique_ptr<Node>& child = middle->children[*cut];  // from here on nothing needs memory
+    middle->children.resize(1);  // from here on nothing needs memory
     below.edge.erase(below.edge.begin(), cut);
     below.parent = middle.get();
-    child = std::move(place);
+    middle->children.front() = std::move(place);
     place = std::move(middle);
   }
 

@@ -1,10 +1,15 @@
 // The tree of cuts: what is found, what goes first, and which ids stand for a text.
 #include "server/cache/prefix_cache.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <numeric>
 #include <random>
 
 #include "gtest/gtest.h"
+#include "io/test_files.h"
 #include "server/base/sha256.h"
 #include "server/fake_engine.h"
 #include "server/http/keys.h"
@@ -233,6 +238,28 @@ TEST_F(PrefixCacheTest, TenantsAreApart) {
   }
   EXPECT_EQ(bytes_, 0);
 }
+
+#ifdef __GLIBC__
+// Few ids and texts, so nearly all of it is the index's own.
+TEST_F(PrefixCacheTest, AFileOnDiskTakesLittleMemory) {
+  const dsv4::test::TempDir folder;
+  constexpr int kFiles = 4000;
+  const PrefixCacheOptions options{.disk = folder.path(), .disk_bytes = int64_t{1} << 40};
+  {
+    PrefixCache writer(engine_, NanoTokenizer(), metrics_, options);
+    for (TokenId i = 0; i < kFiles; ++i) {
+      const Ids ids = {7, 200 + i / 64, 200 + i % 64, 300, 301};
+      writer.Put(tenant_, std::make_shared<FakeSnapshot>(ids, bytes_), ids, {.of_ids = true});
+    }
+    writer.SaveAndClear([] { return false; });
+  }
+  const auto before = static_cast<int64_t>(::mallinfo2().uordblks);
+  const PrefixCache reader(engine_, NanoTokenizer(), metrics_, options);
+  ASSERT_EQ(reader.num_on_disk(), kFiles);
+  // Some 580; a map of each node's children made it 740. A memory checker's allocator tells nothing.
+  EXPECT_LT(static_cast<int64_t>(::mallinfo2().uordblks) - before, 660 * kFiles);
+}
+#endif
 
 TEST_F(PrefixCacheTest, AnIdWithoutTextIsNoText) {
   const TokenId beyond = static_cast<TokenId>(NanoTokenizer().vocab_size()) + 5;
