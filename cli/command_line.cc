@@ -133,8 +133,8 @@ void AddPerplexity(CLI::App* app, Command* chosen) {
   AddPath(c, "-f,--file", &o->text_file, "the text (-: stdin)");
   AddPath(c, "--token-ids", &o->token_ids_file, "its token ids instead, taken as they are");
   AddInteger(c, "--ctx", &o->window, 2, kMaxInt64,
-             "tokens per window (default 2048, at most the model's context); windows do not overlap, each starts with "
-             "BOS and an empty context, and every token of the text is predicted once");
+             "tokens per window, at most the model's context (default 2048, or that); windows do not overlap, each "
+             "starts with BOS and an empty context, and every token of the text is predicted once");
   c->add_flag("--no-bos", o->no_bos, "windows without BOS: the first token of each is then not predicted");
   c->add_flag("--json", o->json, "print the result as JSON");
   c->final_callback([=] {

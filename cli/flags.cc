@@ -221,7 +221,8 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
   AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
              "prompt tokens that go through the model at once (default: cpu 512, cuda 4096)");
   if (flags != ModelFlags::kWithoutContext) {
-    AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64, "context limit in tokens (default: the model's own)");
+    AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64,
+               "context limit in tokens, at most the model's own (default: that)");
   }
   AddMemoryFlags(app, o);
   AddNumberFormats(app, o);

@@ -67,7 +67,7 @@ struct PerplexityOptions {
   ModelOptions model;
   std::string text_file;
   std::string token_ids_file;
-  int64_t window = 2048;
+  int64_t window = 0;  // 0: 2048, or the model's context where that is less
   bool no_bos = false;
   bool json = false;
 };

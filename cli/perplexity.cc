@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dsv4/engine.h"
+#include "dsv4/inspect.h"
 #include "dsv4/session.h"
 #include "dsv4/tokenizer.h"
 #include "errors.h"
@@ -24,6 +25,8 @@
 namespace dsv4::cli {
 
 namespace {
+
+constexpr int64_t kUsualWindow = 2048;
 
 // -ln of the probability that a row of logits gives to `id`.
 double NegativeLogLikelihood(std::span<const float> logits, TokenId id) {
@@ -90,6 +93,12 @@ int RunPerplexity(const PerplexityOptions& options) {
   const std::vector<TokenId> ids = ReadIds(options, model.model_dir);
   const std::string name = options.token_ids_file.empty() ? options.text_file : options.token_ids_file;
 
+  if (options.window > 0) {  // before the weights are loaded
+    EngineOptions limited = model;
+    limited.max_context = options.window;
+    Must(Inspect(limited));
+  }
+
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
   const ModelInfo& info = engine->info();
@@ -97,7 +106,7 @@ int RunPerplexity(const PerplexityOptions& options) {
   const bool with_bos = !options.no_bos && info.bos_token_id >= 0;
   const auto num_tokens = static_cast<int64_t>(ids.size());
   if (num_tokens < (with_bos ? 1 : 2)) throw RunError(name + " holds too little text to measure");
-  const int64_t window = std::min(options.window, info.max_context);
+  const int64_t window = options.window > 0 ? options.window : std::min(kUsualWindow, info.max_context);
   const int64_t text_per_window = with_bos ? window - 1 : window;
   if (text_per_window < 1) throw RunError("a context of " + std::to_string(window) + " leaves no token to predict");
 

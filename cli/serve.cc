@@ -78,15 +78,7 @@ void SetLimits(const ServeOptions& options, ServerOptions* server) {
 
 // What was asked for and cannot be is said before the weights are loaded, which may take minutes.
 void CheckAgainstModel(const EngineOptions& model, int64_t kv_budget) {
-  if (model.max_context == 0 && kv_budget == 0) return;
-  EngineOptions unlimited = model;
-  unlimited.max_context = 0;
-  const ModelInfo info = Must(Inspect(unlimited)).info;
-  if (model.max_context > info.max_context) {
-    throw RunError("--ctx is " + std::to_string(model.max_context) + ", more than the model's own " +
-                   std::to_string(info.max_context) + " tokens; leave it out, or give less");
-  }
-  if (kv_budget > 0) Must(CheckKvBudget(kv_budget, info));
+  if (kv_budget > 0) Must(CheckKvBudget(kv_budget, Must(Inspect(model)).info));
 }
 
 }  // namespace

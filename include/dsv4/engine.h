@@ -124,7 +124,7 @@ struct EngineOptions {
   ActivationDtype activation_dtype = ActivationDtype::kNative;
   int64_t prefill_chunk = 0;  // tokens of a prompt that go through the model at once; 0: what suits the device
                               // (CPU 512, GPU 4096). Results do not depend on it
-  int64_t max_context = 0;    // 0: the model's own limit
+  int64_t max_context = 0;    // 0: the model's own limit, beyond which kInvalidArgument
   // GPU: prompts of every length are computed as decode rows are (StepItem); slower prefill
   bool batch_invariant = false;
   PromptInputs prompt_inputs = PromptInputs::kByLength;

@@ -20,12 +20,11 @@ namespace dsv4 {
 namespace {
 
 ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int count) {
-  const int64_t limit = options.max_context > 0 ? options.max_context : facts.max_positions;
   const KvLayout kv = MakeKvLayout(facts.kv);
   return {.vocab_size = facts.vocab_size,
           .num_layers = facts.num_layers,
           .hidden_size = facts.hidden_size,
-          .max_context = std::min(limit, facts.max_positions),
+          .max_context = ContextLimit(options, facts),
           .bos_token_id = facts.bos_token_id,
           .eos_token_ids = facts.eos_token_ids,
           .unused_tensors = facts.unused_tensors,

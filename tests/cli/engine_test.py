@@ -117,6 +117,17 @@ class Engine(CliTestCase):
         self.assertEqual(len(result.stdout.split()), 4)  # three more positions, and the token after the last
         self.assertIn(b"context is full", result.stderr)
 
+    def test_a_context_beyond_the_models_is_refused(self):
+        own = json.loads(self.ok("inspect", *self.model, "--json"))["max_context"]
+        ids = ["--token-ids", self.ids]
+        for command in (["generate", *ids, "-n", "1"], ["logits", *ids, "-o", self.tmp / "x"], ["perplexity", *ids],
+                        ["bench"], ["inspect"], ["inspect", "--plan"]):
+            self.fails(1, [f"--ctx is {own + 1}", f"more than the model's own {own} tokens"], *command, *self.model,
+                       "--ctx", own + 1)
+        self.assertFalse((self.tmp / "x").exists())
+        self.ok("generate", *self.model, *ids, "-n", "1", "--ignore-eos", "--ctx", own)
+        self.assertEqual(json.loads(self.ok("perplexity", *self.model, *ids, "--json", "--ctx", own))["windows"], 1)
+
     def test_perplexity_of_token_ids(self):
         args = ["perplexity", *self.model, "--token-ids", self.ids, "--json"]
         j = json.loads(self.ok(*args))

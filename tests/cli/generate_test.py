@@ -88,6 +88,9 @@ class Generate(CliTestCase):
         self.fails(1, "--stop-id is '99999999'; accepted:", "generate", *self.model, "-p", "x", "--stop-id", "99999999")
         self.fails(1, "--stop-id is '99999999'; accepted:", "chat", *self.model, "--stop-id", "99999999")
 
+    def test_a_chat_beyond_the_models_context_is_refused(self):
+        self.fails(1, ["--ctx is 1048577", "model's own 1048576 tokens"], "chat", *self.model, "--ctx", 1048577)
+
     def test_streamed_text_is_the_json_text(self):
         text = json.loads(self.generate("--temperature", "0", "--json"))["text"]
         self.assertEqual(self.generate("--temperature", "0").decode(), text)

@@ -51,9 +51,7 @@ int64_t HostLacks(const MemoryPlan& p, DeviceKind device) {
 int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t available_bytes) {
   const KvLayout kv = MakeKvLayout(facts.kv);
   if (options.offload.kv_room > 0) return std::max(options.offload.kv_room, kv.page_bytes);
-  const int64_t pages = options.max_context > 0
-                            ? CeilDiv(std::min(options.max_context, facts.max_positions), kv.page_tokens)
-                            : 0;
+  const int64_t pages = CeilDiv(options.max_context, kv.page_tokens);
   return std::max({kv.page_bytes, pages * kv.page_bytes, std::min(kUsualKvRoom, available_bytes / 16)});
 }
 

@@ -96,8 +96,7 @@ int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places, bool waits_
 }
 
 int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count) {
-  const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions)
-                                                : facts.max_positions;
+  const int64_t limit = ContextLimit(options, facts);
   return std::max(LeastStepTokens(options, limit) * facts.hidden_size,
                   MostStepRows(options) * facts.vocab_size / count);
 }
@@ -106,8 +105,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
                       const RankPlaces& places) {
   const bool on_host = device.kind == DeviceKind::kCpu;
   const ModelFacts& facts = model.facts();
-  const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions)
-                                                : facts.max_positions;
+  const int64_t limit = ContextLimit(options, facts);
   const int64_t chunk = LeastStepTokens(options, limit), rows = MostStepRows(options), ranks = places.sharing;
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
   const ModelSizes sizes = model.Sizes(device.kind, places.count);

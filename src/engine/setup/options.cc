@@ -120,6 +120,10 @@ int64_t PrefillChunk(const EngineOptions& options) {
   return std::min(chunk, kMaxTokensOnGpu);
 }
 
+int64_t ContextLimit(const EngineOptions& options, const ModelFacts& facts) {
+  return options.max_context > 0 ? options.max_context : facts.max_positions;
+}
+
 int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context) {
   const int64_t chunk = std::min(PrefillChunk(options), max_context);
   return NamesCpu(options.device) ? chunk : std::max({chunk, kMaxDecodeRows, options.max_decode_rows});
@@ -224,6 +228,10 @@ Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const D
                         synthetic
                             ? OpenSyntheticModel(o.synthetic, ModesOf(o), device, DraftModuleOf(o), o.tight_experts)
                             : OpenModel(o.model_dir, ModesOf(o), device, DraftModuleOf(o), o.tight_experts));
+  if (const int64_t own = source->facts().max_positions; o.max_context > own) {
+    return InvalidArgument(
+        StrCat("--ctx is ", o.max_context, ", more than the model's own ", own, " tokens; leave it out, or give less"));
+  }
   if (o.ranks.invariant) source->SliceForAnyRanks();
   return source;
 }

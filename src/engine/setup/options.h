@@ -20,6 +20,8 @@ namespace dsv4 {
 Status CheckEngineOptions(const EngineOptions& options);
 
 int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suits the device
+// The option, which OpenModelOf has checked, or the model's own.
+int64_t ContextLimit(const EngineOptions& options, const ModelFacts& facts);
 // What the buffers of steps are made for on a GPU, however small the first step is: some blocks of eight rows at least,
 // so that what attention keeps as FP16 numbers has room in chunks of any size (layers/attention.cc).
 int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context);
@@ -57,7 +59,7 @@ Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& op
 // The draft module that they ask for.
 DraftModule DraftModuleOf(const EngineOptions& options);
 
-// The model that the options name, read and checked, nothing loaded.
+// The model that the options name, read and checked, as is what they ask of it, nothing loaded.
 Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& options, const Device& device);
 
 }  // namespace dsv4

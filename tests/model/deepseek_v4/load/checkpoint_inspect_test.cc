@@ -46,11 +46,17 @@ TEST(Inspect, DescribesConfigFormatsPlanAndOps) {
   EXPECT_THAT(d->ops, Not(IsEmpty()));
 }
 
-TEST(Inspect, ContextLimitIsTheSmallerOne) {
+TEST(Inspect, ContextLimitIsAtMostTheModels) {
   const TempDir dir;
   WriteModel(dir.path(), TinyConfigJson(), MakeCheckpoint(TinyConfig(), {}));
   EXPECT_EQ(Inspect({.model_dir = dir.path(), .max_context = 4096})->info.max_context, 4096);
-  EXPECT_EQ(Inspect({.model_dir = dir.path(), .max_context = int64_t{1} << 40})->info.max_context, 1048576);
+  EXPECT_EQ(Inspect({.model_dir = dir.path(), .max_context = 1048576})->info.max_context, 1048576);
+  const auto beyond = Inspect({.model_dir = dir.path(), .max_context = 1048577});
+  EXPECT_EQ(beyond.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(beyond.status().message(),
+            "--ctx is 1048577, more than the model's own 1048576 tokens; leave it out, or give less");
+  EXPECT_EQ(Engine::Load({.model_dir = dir.path(), .max_context = 1048577}).status().message(),
+            beyond.status().message());
 }
 
 TEST(Inspect, GivesTheErrorsOfLoading) {
