@@ -14,12 +14,16 @@ namespace {
 
 constexpr size_t kMaxFormat = size_t{1} << 20;  // bytes of schemas in one request
 
+void CheckSize(size_t bytes, const std::string& what, const std::string& param) {
+  if (bytes <= kMaxFormat) return;
+  Refuse(param, param + ": " + what + " of " + std::to_string(bytes) + " bytes; at most " + std::to_string(kMaxFormat) +
+                    " are compiled");
+}
+void CheckSchemaSize(const Json& schema, const std::string& param) { CheckSize(DumpSize(schema), "schemas", param); }
+
 std::string FormatText(const Json& format, const std::string& param) {
   std::string text = Dump(format);
-  if (text.size() > kMaxFormat) {
-    Refuse(param, param + ": schemas of " + std::to_string(text.size()) + " bytes; at most " +
-                      std::to_string(kMaxFormat) + " are compiled");
-  }
+  CheckSize(text.size(), "schemas", param);
   return text;
 }
 
@@ -29,7 +33,7 @@ const Json& SchemaOf(const Fields& fields, const char* name) {
   if (!schema->is_object() && !schema->is_boolean()) {
     Refuse(fields.Path(name), fields.Path(name) + " must be a JSON schema: an object");
   }
-  (void)FormatText(*schema, fields.Path(name));  // before paths of what is in it are made
+  CheckSchemaSize(*schema, fields.Path(name));  // before copies, and paths of what is in it are made
   return *schema;
 }
 
@@ -47,9 +51,26 @@ void CheckStrictTool(const Json& tool) {
   const Json& function = tool["function"];
   if (!IsStrict(tool) || !function.contains("parameters")) return;
   const std::string path = "tools." + function["name"].get<std::string>() + ".parameters";
-  (void)FormatText(function["parameters"], path);
+  CheckSchemaSize(function["parameters"], path);
   CheckSchema(function["parameters"], path);
   CheckCallPatterns(function["parameters"], path);
+}
+
+Json Literal(const Json& text) { return {{"type", "const_string"}, {"value", text}}; }
+
+Json ChoiceFormat(const Json& choices, const std::string& param) {
+  if (choices.empty()) Refuse(param, "an empty list of choices");
+  for (const Json& choice : choices) {
+    if (!choice.is_string() || choice.get_ref<const std::string&>().empty())
+      Refuse(param, param + ": expected strings");
+  }
+  // A comma for each choice and a bracket are in the list's size already; a million of them would be 500 MB.
+  const size_t around = DumpSize(Literal("")) - 2;
+  CheckSize(DumpSize(choices) - 1 + choices.size() * around, std::to_string(choices.size()) + " choices, a grammar",
+            param);
+  Json elements = Json::array();
+  for (const Json& choice : choices) elements.push_back(Literal(choice));
+  return {{"type", "or"}, {"elements", std::move(elements)}};
 }
 
 // vLLM's: one of json, json_object, regex, choice, grammar.
@@ -62,9 +83,12 @@ OutputForm ReadGuide(const Fields& fields, const std::string& prefix) {
     form.param = fields.Path(kind.c_str());
     ++given;
   };
+  const auto set_schema = [&](const Json& schema) {
+    CheckSchemaSize(schema, fields.Path(name("json").c_str()));
+    set(name("json"), JsonFormat(schema));
+  };
   if (const Json* schema = fields.Get(name("json").c_str())) {
-    const Json parsed = schema->is_string() ? Json(ParseJson(schema->get_ref<const std::string&>()).root()) : *schema;
-    set(name("json"), JsonFormat(parsed));
+    schema->is_string() ? set_schema(ParseJson(schema->get_ref<const std::string&>()).root()) : set_schema(*schema);
   }
   if (fields.Bool(name("json_object").c_str()).value_or(false)) set(name("json_object"), AnyObjectFormat());
   if (const auto regex = fields.Text(name("regex").c_str())) {
@@ -74,15 +98,7 @@ OutputForm ReadGuide(const Fields& fields, const std::string& prefix) {
     set(name("grammar"), {{"type", "grammar"}, {"grammar", *grammar}});
   }
   if (const Json* choices = fields.Array(name("choice").c_str())) {
-    Json elements = Json::array();
-    for (const Json& choice : *choices) {
-      if (!choice.is_string() || choice.get_ref<const std::string&>().empty()) {
-        Refuse(fields.Path(name("choice").c_str()), fields.Path(name("choice").c_str()) + ": expected strings");
-      }
-      elements.push_back({{"type", "const_string"}, {"value", choice}});
-    }
-    if (elements.empty()) Refuse(fields.Path(name("choice").c_str()), "an empty list of choices");
-    set(name("choice"), {{"type", "or"}, {"elements", std::move(elements)}});
+    set(name("choice"), ChoiceFormat(*choices, fields.Path(name("choice").c_str())));
   }
   if (given > 1) Refuse(form.param, form.param + " contradicts another field that says what the output must be");
   return form;

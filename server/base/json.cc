@@ -4,6 +4,8 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <ostream>
+#include <streambuf>
 #include <utility>
 
 namespace dsv4::server {
@@ -176,6 +178,26 @@ JsonDocument ParseJson(std::string_view text) {
 }
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+size_t DumpSize(const Json& json) {
+  class Counter : public std::streambuf {
+   public:
+    size_t bytes = 0;
+
+   protected:
+    int_type overflow(int_type c) override {
+      ++bytes;
+      return traits_type::not_eof(c);
+    }
+    std::streamsize xsputn(const char*, std::streamsize count) override {
+      bytes += static_cast<size_t>(count);
+      return count;
+    }
+  } counter;
+  std::ostream out(&counter);
+  out << json;
+  return counter.bytes;
+}
 
 Json FloatToJson(float value) {
   if (!std::isfinite(value)) return value > 0 ? 9999.0 : -9999.0;

@@ -54,6 +54,9 @@ JsonDocument ParseJson(std::string_view text);
 // On one line; broken UTF-8 becomes U+FFFD.
 std::string Dump(const Json& json);
 
+// Bytes of Dump, of valid UTF-8; nothing is made.
+size_t DumpSize(const Json& json);
+
 // The shortest number that is this float.
 Json FloatToJson(float value);
 

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace dsv4::test {
 
-inline std::atomic<int64_t> num_allocations{0}, num_failed_allocations{0};
+inline std::atomic<int64_t> num_allocations{0}, num_failed_allocations{0}, num_allocated_bytes{0};
 
 struct AllocationLimit {
   int64_t left = -1;  // how many succeed before one fails; negative: all do
@@ -17,8 +18,9 @@ inline std::atomic<int64_t> new_threads_allocations{-1};
 inline thread_local AllocationLimit allocation_limit{.left = new_threads_allocations};
 
 // Counts one. False: it has to fail.
-inline bool MayAllocate() {
+inline bool MayAllocate(size_t bytes) {
   num_allocations.fetch_add(1, std::memory_order_relaxed);
+  num_allocated_bytes.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   AllocationLimit& limit = allocation_limit;
   if (limit.left < 0) return true;
   if (limit.left > 0) {

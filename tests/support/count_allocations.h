@@ -10,7 +10,7 @@
 // The sized and array forms call these. The nothrow forms are here, too: a sanitizer would pair its own with our
 // delete. Not inlined: GCC warns where it sees one half of a pair inlined.
 [[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  return dsv4::test::MayAllocate() ? std::malloc(size > 0 ? size : 1) : nullptr;
+  return dsv4::test::MayAllocate(size) ? std::malloc(size > 0 ? size : 1) : nullptr;
 }
 [[gnu::noinline]] void* operator new(size_t size) {
   if (void* p = operator new(size, std::nothrow)) return p;
@@ -18,7 +18,7 @@
 }
 [[gnu::noinline]] void* operator new(size_t size, std::align_val_t align) {
   const auto unit = static_cast<size_t>(align);
-  if (!dsv4::test::MayAllocate()) throw std::bad_alloc();
+  if (!dsv4::test::MayAllocate(size)) throw std::bad_alloc();
   if (void* p = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return p;
   throw std::bad_alloc();
 }
