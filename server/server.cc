@@ -353,7 +353,7 @@ class Server {
     if (std::exchange(gives_back_, true)) return;
     http_->PostAfter(kGiveBack, [this] {
       gives_back_ = false;
-      if (!stopped_) (void)workers_->Post(Workers::Length::kShort, GiveBackFreeMemory);
+      if (!stopped_) (void)workers_->Post(Workers::Length::kShort, [this] { free_memory_.GiveBack(); });
     });
   }
 
@@ -431,6 +431,7 @@ class Server {
   std::optional<ResponseStore> responses_;
   std::optional<Api> api_;
   std::optional<CompileQueue> compile_queue_;
+  FreeMemory free_memory_;
   std::optional<Workers> workers_;
   std::optional<Access> access_;
   std::optional<FileWatch> file_watch_;

@@ -1,21 +1,46 @@
 #include "server/base/free_memory.h"
 
+#ifdef __GLIBC__
 #include <malloc.h>
+#include <unistd.h>
 
-#include <cstddef>
+#include <algorithm>
+#include <fstream>
+#endif
 
 namespace dsv4::server {
 
+#ifdef __GLIBC__
+
 namespace {
 
-constexpr size_t kMuch = size_t{32} << 20;  // bytes
+constexpr int64_t kMuch = int64_t{32} << 20;  // bytes
+
+// The process's own memory that nobody has allocated. What is free by mallinfo2 alone would not tell: it counts pages
+// that have been given back, too.
+int64_t Unused(const struct mallinfo2& heap) {
+  int64_t all = 0, resident = 0, shared = 0;  // pages
+  std::ifstream("/proc/self/statm") >> all >> resident >> shared;
+  return (resident - shared) * ::sysconf(_SC_PAGESIZE) - static_cast<int64_t>(heap.uordblks + heap.hblkhd);
+}
 
 }  // namespace
 
-void GiveBackFreeMemory() {
-#ifdef __GLIBC__
-  if (::mallinfo2().fordblks > kMuch) ::malloc_trim(0);
-#endif
+bool FreeMemory::GiveBack() {
+  const struct mallinfo2 heap = ::mallinfo2();
+  const int64_t unused = Unused(heap);
+  const int64_t left = std::min<int64_t>(left_, unused);
+  left_ = left;
+  if (static_cast<int64_t>(heap.fordblks) <= kMuch || unused - left <= kMuch) return false;
+  ::malloc_trim(0);
+  left_ = Unused(::mallinfo2());
+  return true;
 }
+
+#else
+
+bool FreeMemory::GiveBack() { return false; }
+
+#endif
 
 }  // namespace dsv4::server
