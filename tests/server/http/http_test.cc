@@ -70,12 +70,12 @@ TEST_F(Http, WhatFollowsARefusalIsNotRead) {
   std::string many = "GET /x HTTP/9.9\r\n\r\n";
   for (int i = 0; i < 2000; ++i) many += "GET /x HTTP/9.9\r\n\r\n";
   client.Send(many);
-  const auto begin = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) {
-    if (!client.Send(many.substr(0, 100))) break;  // goes on for as long as the server listens
+  bool takes = true;
+  for (int i = 0; i < 1500 && takes; ++i) {  // goes on for as long as the server listens
+    takes = client.Send(many.substr(0, 100));
     std::this_thread::sleep_for(milliseconds(20));
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+  EXPECT_FALSE(takes);
   EXPECT_EQ(num_done(), 1u);
 }
 
@@ -161,7 +161,7 @@ TEST_F(Http, RequestsBehindOneWaitAndAreAnsweredInOrder) {
     const std::string expected = "\r\n\r\n" + std::to_string(i) + ".";
     size_t found = std::string::npos;
     while ((found = replies.find("\r\n\r\n", at)) == std::string::npos || replies.size() < found + expected.size()) {
-      const std::string more = client.Read(milliseconds(20000), 65536);
+      const std::string more = client.Read(kPatience, 65536);
       if (more.empty()) break;
       replies += more;
     }
@@ -191,11 +191,11 @@ TEST_F(Http, AnOldClientsStreamEndsAtOnce) {
   Start();
   HttpClient client(server_->port());
   client.Send("GET /later HTTP/1.0\r\n\r\n");
-  EXPECT_EQ(StatusLine(client.Read(milliseconds(5000), 12)), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(client.Read(kPatience, 12)), "HTTP/1.1 200");
   client.Read(milliseconds(200));  // all that is written is here
   held_->FinishStream();
   held_.reset();
-  client.Read(milliseconds(5000));
+  client.Read();
   EXPECT_TRUE(client.ended());
 }
 
@@ -204,15 +204,13 @@ TEST_F(Http, AnOldClientsStreamEndsAtOnce) {
 TEST_F(Http, AHeaderHasAnAbsoluteTime) {
   Start({.header_timeout = milliseconds(1000)});
   HttpClient client(server_->port());
-  const auto begin = std::chrono::steady_clock::now();
   std::string reply;
   client.Send("GET / HTTP/1.1\r\n");
-  while (reply.empty() && std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) {
-    client.Send("a: b\r\n");  // never silent
+  for (int i = 0; i < 100 && reply.empty(); ++i) {  // fewer lines than a header may have
+    client.Send("a: b\r\n");                        // never silent
     reply = client.Read(milliseconds(100), 12);
   }
   EXPECT_EQ(reply, "HTTP/1.1 408");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }
 
 TEST_F(Http, ABodyMustKeepUpItsRate) {
@@ -226,26 +224,31 @@ TEST_F(Http, ABodyMustKeepUpItsRate) {
     reply = slow.Read(milliseconds(100), 12);
   }
   EXPECT_EQ(reply, "HTTP/1.1 408");
-  HttpClient steady(server_->port());
-  steady.Send(head);
-  for (int i = 0; i < 20; ++i) {
-    steady.Send(std::string(5000, 'a'));
-    std::this_thread::sleep_for(milliseconds(120));
+  // One that keeps up, for longer than the time-out. A machine that stops it for a second makes it slow: once more.
+  for (int tries = 0; tries < 10; ++tries) {
+    HttpClient steady(server_->port());
+    steady.Send(head);
+    for (int i = 0; i < 20; ++i) {
+      steady.Send(std::string(5000, 'a'));
+      std::this_thread::sleep_for(milliseconds(100));
+    }
+    if ((reply = StatusLine(steady.Read())) == "HTTP/1.1 200") break;
   }
-  EXPECT_EQ(StatusLine(steady.Read()), "HTTP/1.1 200");
+  EXPECT_EQ(reply, "HTTP/1.1 200");
 }
 
 TEST_F(Http, AReaderMustKeepUpTheRate) {
   Start({.write_timeout = milliseconds(1000), .min_rate = 100000, .max_unsent_bytes = 64 << 20});
   HttpClient client(server_->port(), 4096);
-  client.Send("GET /stream HTTP/1.1\r\n\r\n");
-  const auto begin = std::chrono::steady_clock::now();
-  while (num_done() == 0 || OnIoThread([this] { return server_->num_busy(); }) > 0) {
-    client.Read(milliseconds(50), 500);  // some 10 kB a second
-    if (client.ended() || std::chrono::steady_clock::now() - begin > std::chrono::seconds(15)) break;
+  client.Send("GET /stream HTTP/1.1\r\n\r\n");  // 4 MiB
+  const auto num_busy = [this] { return OnIoThread([this] { return server_->num_busy(); }); };
+  size_t read = 0;
+  for (int i = 0; i < 400 && !client.ended() && (num_done() == 0 || num_busy() > 0); ++i) {
+    read += client.Read(kPatience, 500).size();
+    std::this_thread::sleep_for(milliseconds(50));  // some 10 kB a second
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
-  EXPECT_EQ(OnIoThread([this] { return server_->num_busy(); }), 0u);
+  EXPECT_LT(read, size_t{1} << 20);
+  EXPECT_EQ(num_busy(), 0u);
 }
 
 TEST_F(Http, AStreamThatNobodyReadsIsToldAndThenDropped) {
@@ -267,19 +270,20 @@ TEST_F(Http, RepliesThatNobodyTakesHaveOneBudget) {
   const std::string request = "GET /large HTTP/1.1\r\n\r\n";  // larger than the budget, and than what sockets take
   auto slow = std::make_unique<HttpClient>(server_->port(), 4096);
   slow->Send(request);
-  EXPECT_EQ(StatusLine(slow->Read(milliseconds(20000), 12)), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(slow->Read(kPatience, 12)), "HTTP/1.1 200");
   HttpClient next(server_->port());
   next.Send(request + "GET /echo HTTP/1.1\r\n\r\n");
-  const std::string refused = next.Read(milliseconds(2000));
+  std::string refused;
+  for (int i = 0; i < 200 && refused.find("HTTP/1.1 200") == std::string::npos; ++i)
+    refused += next.Read(milliseconds(100));
   EXPECT_EQ(StatusLine(refused), "HTTP/1.1 503");
   EXPECT_NE(refused.find("Retry-After: 5"), std::string::npos);
   EXPECT_NE(refused.find("HTTP/1.1 200"), std::string::npos);  // a small one finds its place
   slow->Leave();
   slow.reset();
   std::string taken;
-  for (int i = 0; i < 100 && StatusLine(taken) != "HTTP/1.1 200"; ++i) {
+  for (int i = 0; i < 2000 && StatusLine(taken) != "HTTP/1.1 200"; ++i)
     taken = Ask("GET /large HTTP/1.1\r\nConnection: close\r\n\r\n");
-  }
   EXPECT_GT(taken.size(), size_t{1} << 20);
   // One after the other: what was taken is free again.
   for (int i = 0; i < 3; ++i)
@@ -340,7 +344,7 @@ TEST_F(Http, AReplyEndsOnceWhereItsLastBytesAreTooMany) {
   {
     HttpClient client(server_->port());
     client.Send(request);
-    client.Read(milliseconds(20000), 12);
+    client.Read(kPatience, 12);
   }
   const size_t all = WaitForDone().sent_bytes;
   HttpOptions options;
@@ -355,14 +359,18 @@ TEST_F(Http, AReplyEndsOnceWhereItsLastBytesAreTooMany) {
 
 TEST_F(Http, ASilentConnectionIsClosed) {
   Start({.keep_alive = milliseconds(1000)});
-  HttpClient fresh(server_->port()), used(server_->port());
-  used.Send("GET /echo HTTP/1.1\r\n\r\n");
-  EXPECT_EQ(used.Read(milliseconds(5000), 12), "HTTP/1.1 200");
-  const auto begin = std::chrono::steady_clock::now();
+  HttpClient fresh(server_->port());
+  std::unique_ptr<HttpClient> used;
+  std::string reply;
+  for (int i = 0; i < 20 && reply.empty(); ++i) {  // again where it was held up for a second
+    used = std::make_unique<HttpClient>(server_->port());
+    used->Send("GET /echo HTTP/1.1\r\n\r\n");
+    reply = used->Read(kPatience, 12);
+  }
+  EXPECT_EQ(reply, "HTTP/1.1 200");
   fresh.Read();
-  used.Read();
-  EXPECT_TRUE(fresh.ended() && used.ended());
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+  used->Read();
+  EXPECT_TRUE(fresh.ended() && used->ended());
 }
 
 TEST_F(Http, ConnectionsBeyondAllPlacesAreClosed) {
@@ -370,21 +378,26 @@ TEST_F(Http, ConnectionsBeyondAllPlacesAreClosed) {
   std::vector<std::unique_ptr<HttpClient>> clients;
   for (int i = 0; i < 20; ++i) clients.push_back(std::make_unique<HttpClient>(server_->port()));
   for (int i = 5; i < 20; ++i) {
-    EXPECT_EQ(clients[static_cast<size_t>(i)]->Read(milliseconds(5000)), "");
+    EXPECT_EQ(clients[static_cast<size_t>(i)]->Read(), "");
     EXPECT_TRUE(clients[static_cast<size_t>(i)]->ended());
   }
 }
 
 TEST_F(Http, HealthIsReachedWhenAllPlacesAreTaken) {
-  Start({.max_connections = 3, .num_reserved = 2, .reserved_timeout = milliseconds(1000)});
   std::vector<std::unique_ptr<HttpClient>> held;
-  for (int i = 0; i < 3; ++i) {
-    held.push_back(std::make_unique<HttpClient>(server_->port()));
-    held.back()->Send("GET /echo HTTP/1.1\r\n\r\n");
-    EXPECT_EQ(held.back()->Read(milliseconds(5000), 12), "HTTP/1.1 200");
-  }
+  const auto take_all = [&](milliseconds reserved_timeout) {
+    held.clear();
+    Restart({.max_connections = 3, .num_reserved = 2, .reserved_timeout = reserved_timeout});
+    for (int i = 0; i < 3; ++i) {
+      held.push_back(std::make_unique<HttpClient>(server_->port()));
+      held.back()->Send("GET /echo HTTP/1.1\r\n\r\n");
+      EXPECT_EQ(held.back()->Read(kPatience, 12), "HTTP/1.1 200");
+    }
+  };
+  take_all(kPatience);
   EXPECT_EQ(StatusLine(Ask("GET /health HTTP/1.1\r\n\r\n")), "HTTP/1.1 200");
   EXPECT_EQ(StatusLine(Ask("GET /echo HTTP/1.1\r\n\r\n")), "HTTP/1.1 503");
+  take_all(milliseconds(1000));
   EXPECT_EQ(StatusLine(Ask("")), "HTTP/1.1 503");  // a silent one does not keep its place
 }
 
@@ -474,7 +487,7 @@ TEST_F(Http, WhileDrainingNewConnectionsAreAnswered) {
   Start();
   HttpClient idle(server_->port());
   idle.Send("GET /echo HTTP/1.1\r\n\r\n");
-  EXPECT_EQ(idle.Read(milliseconds(5000), 12), "HTTP/1.1 200");
+  EXPECT_EQ(idle.Read(kPatience, 12), "HTTP/1.1 200");
   server_->Post([this] { server_->Drain(); });
   idle.Read();
   EXPECT_TRUE(idle.ended());
@@ -484,5 +497,4 @@ TEST_F(Http, WhileDrainingNewConnectionsAreAnswered) {
 }
 
 }  // namespace
-
 }  // namespace dsv4::server
