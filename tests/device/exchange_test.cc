@@ -73,7 +73,7 @@ TEST(Exchange, ALateRankIsAwaited) {
 
 // The others give up after the time-out, say who did not come and where, and from then on wait for nobody.
 TEST(Exchange, ADeadRankIsNamedAndTheStepDrains) {
-  Exchange exchange(4, {.timeout_s = 0.2,
+  Exchange exchange(4, {.timeout_s = 3,  // far more than the others may be late on a busy machine
                         .site_name = [](int64_t site) { return "layer " + std::to_string(site / 2) + ", experts"; }});
   const double seconds = SecondsOf([&] {
     RunRanks(exchange, [&](const ExecContext&, int rank) {
@@ -87,10 +87,10 @@ TEST(Exchange, ADeadRankIsNamedAndTheStepDrains) {
       }
     });
   });
-  EXPECT_LT(seconds, 5);
+  EXPECT_LT(seconds, 60) << "a time-out at each site behind it";
   EXPECT_EQ(exchange.status().code(), StatusCode::kInternal);
   EXPECT_THAT(exchange.status().message(), HasSubstr("rank 2 sent nothing to rank "));
-  EXPECT_THAT(exchange.status().message(), HasSubstr("for 0.2 s (layer 17, experts)"));
+  EXPECT_THAT(exchange.status().message(), HasSubstr("for 3 s (layer 17, experts)"));
 }
 
 TEST(Exchange, ARankThatFailsWakesTheOthersAtOnce) {
