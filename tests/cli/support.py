@@ -8,10 +8,12 @@ DSV4_TEST_SLOWNESS: how many times as long as usual they wait (a program under a
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -32,6 +34,27 @@ def run(*args, stdin=b"", timeout=120, **kwargs):
     if isinstance(stdin, str):
         stdin = stdin.encode()
     return subprocess.run([BINARY, *map(str, args)], input=stdin, capture_output=True, timeout=timeout * SLOWNESS, **kwargs)
+
+
+def wait_for(found, what="it did not come", seconds=120):
+    """What is found, once it is something; so long only that what hangs ends."""
+    end = time.monotonic() + seconds * SLOWNESS
+    while not (value := found()):
+        if time.monotonic() > end:
+            raise AssertionError(what)
+        time.sleep(0.02)
+    return value
+
+
+def handles_interrupts(process):
+    """Whether the program has come so far; a signal before that ends it as any other."""
+    status = Path("/proc/%d/status" % process.pid).read_text()
+    return int(status.split("SigCgt:")[1].split()[0], 16) & 1 << (signal.SIGINT - 1)
+
+
+def soon(seconds_of, tries=5):
+    """Within a second, at one of several tries: another program may have had the machine."""
+    return any(seconds_of() < SLOWNESS for _ in range(tries))
 
 
 def read_safetensors(path):

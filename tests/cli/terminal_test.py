@@ -4,6 +4,7 @@
 import json
 import os
 import pty
+import re
 import select
 import signal
 import stat
@@ -30,16 +31,18 @@ class Terminal(CliTestCase):
             self.skipTest(f"there are no pseudo-terminals here: {error}")
         self.model = ["-m", make_text_model(self.tmp / "model")]
 
-    def start(self, *args):
+    def start(self, *args, size=None):
         pid, self.terminal = pty.fork()
         if pid == 0:
+            if size:
+                termios.tcsetwinsize(0, size)
             os.execve(BINARY, [BINARY, *map(str, args)],
                       {**os.environ, "TERM": "xterm", "HOME": str(self.tmp), "XDG_STATE_HOME": self.state and str(self.tmp / self.state)})
         self.addCleanup(os.close, self.terminal)
         self.seen = b""
         return pid
 
-    def wait_for(self, text, timeout=20):
+    def wait_for(self, text, timeout=120):
         end = time.monotonic() + timeout * SLOWNESS
         while text not in self.seen:
             self.assertLess(time.monotonic(), end, self.seen)
@@ -47,10 +50,15 @@ class Terminal(CliTestCase):
                 self.seen += os.read(self.terminal, 4096)
         self.seen = self.seen[self.seen.index(text) + len(text) :]
 
+    def wait_for_words(self):
+        """Anything that is no control sequence."""
+        while not re.sub(rb"\x1b(\[[0-9;?]*[a-zA-Z]?)?|[\r\n]", b"", self.seen):
+            self.seen += os.read(self.terminal, 4096)
+
     def send(self, text):
         os.write(self.terminal, text)
 
-    def ends(self, pid, status, seconds=20):
+    def ends(self, pid, status, seconds=120):
         start = time.monotonic()
         while time.monotonic() < start + seconds * SLOWNESS:
             try:  # a full terminal would block the process
@@ -80,7 +88,7 @@ class Terminal(CliTestCase):
         self.wait_for(b". ")
         self.send(b"lines\n")
         self.wait_for(b"lines\r\n")
-        time.sleep(0.5)  # the reply has begun, and without EOS it goes on
+        self.wait_for_words()  # the reply has begun, and without EOS it goes on
         self.send(b"\x03")
         self.wait_for(b"(stopped)")
         self.wait_for(b"> ")
@@ -197,8 +205,8 @@ class Terminal(CliTestCase):
         self.send(b"Hello\r")
         self.wait_for(b"\x1b[?2004l")
         self.send(b"ahead\r\x04")
-        self.wait_for(b"\x1b[?2004l", timeout=60)  # the line that was typed ahead
-        self.ends(pid, 0, seconds=60)
+        self.wait_for(b"\x1b[?2004l")  # the line that was typed ahead
+        self.ends(pid, 0)
 
     def test_ctrl_z_suspends(self):
         pid = self.chat()
@@ -224,8 +232,7 @@ class Terminal(CliTestCase):
 
     def test_progress_in_a_narrow_terminal_stays_in_one_line(self):
         ids = self.file("ids.txt", "1 2 3 " * 4000)
-        pid = self.start("generate", *self.model, "--token-ids", ids, "-n", "1", "--prefill-chunk", "64")
-        termios.tcsetwinsize(self.terminal, (4, 24))
+        pid = self.start("generate", *self.model, "--token-ids", ids, "-n", "1", "--prefill-chunk", "64", size=(4, 24))
         shown = b""
         while shown.count(b"\r\x1b[K") < 5:
             shown += os.read(self.terminal, 4096)
@@ -238,7 +245,7 @@ class Terminal(CliTestCase):
         pid = self.start("bench", *self.model, "--prompts", "64", "--contexts", "64", "--batches", "1", "--tokens", "16",
                          "--repeat", "400", "--budget", "1", "--no-ops", "--ctx", "8192")
         for text in [b"prefill 64 tokens [", b"tok/s", b"decode batch 1 context 64 [", b"% of the byte floor"]:
-            self.wait_for(text, timeout=100)
+            self.wait_for(text)
         self.ends(pid, 0)
 
 

