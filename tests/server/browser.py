@@ -16,22 +16,28 @@ ENTER, ESCAPE = "\ue007", "\ue00c"
 
 class Browser:
     def __init__(self):
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            port = sock.getsockname()[1]
-        self.process = subprocess.Popen([DRIVER, "--port=%d" % port], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.base = "http://127.0.0.1:%d" % port
-        for _ in range(200):
-            try:
-                self.call("GET", "/status")
-                break
-            except OSError:
-                time.sleep(0.05)
+        end = time.time() + 120
+        while not self.start() and time.time() < end:  # another program may take the port first
+            pass
         options = {"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1000,800",
                             "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]}
         capabilities = {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
         session = self.call("POST", "/session", {"capabilities": capabilities})
         self.base += "/session/" + session["sessionId"]
+
+    def start(self):
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        self.process = subprocess.Popen([DRIVER, "--port=%d" % port], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.base = "http://127.0.0.1:%d" % port
+        while self.process.poll() is None:
+            try:
+                self.call("GET", "/status")
+                return True
+            except OSError:
+                time.sleep(0.05)
+        return False
 
     def call(self, method, path, body=None):
         data = None if body is None else json.dumps(body).encode()
@@ -65,7 +71,7 @@ class Browser:
     def type(self, selector, text):
         self.call("POST", "/element/%s/value" % self.find(selector), {"text": text})
 
-    def wait(self, code, timeout=60):
+    def wait(self, code, timeout=300):
         end = time.time() + timeout
         while time.time() < end:
             value = self.script("return " + code)

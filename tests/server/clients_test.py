@@ -9,7 +9,7 @@ clients_venv.enter()
 import anthropic
 import openai
 
-from support import SUM, WEATHER, WEATHER_TOOL, ServerTestCase, main
+from support import SUM, WEATHER, WEATHER_TOOL, ServerTestCase, main, wait_for
 
 PARIS = [{"role": "user", "content": "What is the weather in Paris?"}]
 RESULT = '{"city": "Paris", "temperature": 18, "unit": "celsius", "sky": "clear"}'
@@ -108,13 +108,11 @@ class OpenAi(ServerTestCase):
         self.wait_until_idle()
 
     def wait_until_idle(self):
-        import time
-        for _ in range(500):
+        def idle():
             page = self.server.get("/metrics", Authorization="Bearer key").body.decode()
-            if 'vllm:num_requests_running{model_name="nano",engine="0"} 0' in page and 'waiting{model_name="nano",engine="0"} 0' in page:
-                return
-            time.sleep(0.02)
-        self.fail("the sequences of clients that left are still there")
+            return 'vllm:num_requests_running{model_name="nano",engine="0"} 0' in page and 'waiting{model_name="nano",engine="0"} 0' in page
+
+        wait_for(idle, "the sequences of clients that left are still there")
 
     def test_a_full_queue_is_tried_again(self):
         self.wait_until_idle()

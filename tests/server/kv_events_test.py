@@ -7,7 +7,7 @@ import re
 import struct
 import unittest
 
-from support import SLOWNESS, Server, ServerTestCase, main
+from support import SLOWNESS, Server, ServerTestCase, main, wait_for
 
 PAGE = 256
 ZMQ = ctypes.util.find_library("zmq")
@@ -91,7 +91,7 @@ class Index:
     """What llm-d's indexer keeps of one pod: the tokens of each block, by the engine's hash and medium."""
 
     def __init__(self):
-        self.blocks, self.numbers, self.cleared = {}, [], 0
+        self.blocks, self.numbers, self.cleared, self.unknown = {}, [], 0, 0
 
     def add(self, frames):
         _, number, payload = frames
@@ -114,7 +114,8 @@ class Index:
                 kind, hashes, medium = event
                 assert kind == "BlockRemoved"
                 for name in hashes:
-                    del self.blocks[name, medium]
+                    if self.blocks.pop((name, medium), None) is None:
+                        self.unknown += 1  # of a message before the first one that came
 
     def longest(self, ids, medium="gpu"):
         """How many tokens of a prompt the pod is expected to have."""
@@ -137,33 +138,39 @@ class KvEvents(ServerTestCase):
             frames = self.subscriber.receive()
             if frames:
                 break
+        self.assertTrue(frames)
         self.index.add(frames)
-        self.read()
+        self.made = i + 1
+        self.read_until(lambda: self.index.longest([5 + i] * (PAGE + 2)) == PAGE)
 
-    def read(self):
-        while frames := self.subscriber.receive():
-            self.assertEqual(frames[0].decode(), self.TOPIC)
-            self.index.add(frames)
+    def read_until(self, found):
+        def read():
+            while frames := self.subscriber.receive():
+                self.assertEqual(frames[0].decode(), self.TOPIC)
+                self.index.add(frames)
+            return found()
+
+        wait_for(read)
 
     def test_a_prompt_is_found_by_its_rendered_ids_and_goes_with_its_cuts(self):
         messages = [{"role": "user", "content": STORY * 60}]
         ids = self.server.post("/v1/chat/completions/render", {"messages": messages}).json["token_ids"]
         self.assertEqual(self.index.longest(ids), 0)
         self.chat(messages, max_tokens=2)
-        self.read()
-        held = self.index.longest(ids)
-        self.assertEqual(held, (len(ids) - 1) // PAGE * PAGE)
+        held = (len(ids) - 1) // PAGE * PAGE
+        self.read_until(lambda: self.index.longest(ids) >= held)
+        self.assertEqual(self.index.longest(ids), held)
         again = self.chat(messages, max_tokens=2)["usage"]["prompt_tokens_details"]["cached_tokens"]
         self.assertGreaterEqual(again, held)
         before = len(self.index.blocks)
         for i in range(12):  # until it had to go
             self.complete([20 + i] * 2 * PAGE, max_tokens=1)
-        self.read()
         self.assertGreater(self.server.metric("dsv4_prefix_evictions_total"), 0)
-        self.assertLess(self.index.longest(ids), held)
+        self.read_until(lambda: self.index.longest(ids) < held)
         self.assertGreater(before, 0)
         numbers = self.index.numbers
         self.assertEqual(numbers, list(range(numbers[0], numbers[0] + len(numbers))))
+        self.assertLessEqual(self.index.unknown, self.made - 1)
 
 
 @unittest.skipUnless(ZMQ, "libzmq is not on this machine (scripts/setup installs it)")

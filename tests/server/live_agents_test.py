@@ -35,11 +35,11 @@ class LiveAgents(unittest.TestCase):
                                       timeout=SECONDS * SLOWNESS)
                 self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
         server.wait_until_idle()
-        requests = re.findall(r"method=POST path=/v1/(?:messages|responses) status=(\d+).* prompt_tokens=(\d+) cached_tokens=(\d+)",
-                              server.read_log())
-        self.assertGreaterEqual(len(requests), 2, server.read_log()[-3000:])
+        log = "\n".join(server.whole_log())
+        requests = re.findall(r"method=POST path=/v1/(?:messages|responses) status=(\d+).* prompt_tokens=(\d+) cached_tokens=(\d+)", log)
+        self.assertGreaterEqual(len(requests), 2, log[-3000:])
         self.assertEqual({status for status, _, _ in requests}, {"200"})
-        self.assertNotRegex(server.read_log(), r"method=POST path=\S+ status=[45]")
+        self.assertNotRegex(log, r"method=POST path=\S+ status=[45]")
         figures = [(int(prompt), int(cached)) for _, prompt, cached in requests]
         print(name, figures)
         self.assertGreater(figures[-1][1], 0.9 * figures[0][0])

@@ -215,7 +215,7 @@ def main():
             decode = histogram(page, "dsv4_decode_step_seconds")
             if decode:
                 report["decode_step_p99_ms"] = quantile_ms(decode, 0.99)
-            server.wait_until_idle(60)
+            server.wait_until_idle()
             time.sleep(0.5)
             names = {"tokens": "vllm:generation_tokens_total", "preemptions": "vllm:num_preemptions_total",
                      "running_end": "vllm:num_requests_running", "waiting_end": "vllm:num_requests_waiting",

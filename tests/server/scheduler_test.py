@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 
-from support import SLOWNESS, Server, ServerTestCase, in_parallel, main
+from support import Server, ServerTestCase, in_parallel, main, wait_for
 
 STORY = "And it came to pass in the days of the king that "
 
@@ -53,24 +53,19 @@ class Together(ServerTestCase):
         sock = self.open_stream(stream_body(max_tokens=100000))
         try:
             long_prompt = STORY * 2500 if "cuda" in os.environ.get("DSV4_TEST_SERVE", "") else (STORY * 250)[:12000]
-            begin = time.time()
-            gaps, last = [], time.time()
-            sock.setblocking(False)
+            made = lambda: self.server.metric("vllm:generation_tokens_total")  # noqa: E731
+            begin, before = time.time(), made()
             done = []
             thread = threading.Thread(target=lambda: done.append(self.complete(long_prompt, max_tokens=1)))
             thread.start()
-            while not done and time.time() < begin + 300:
-                try:
-                    if b"data: " in sock.recv(65536):
-                        gaps.append(time.time() - last)
-                        last = time.time()
-                except BlockingIOError:
-                    time.sleep(0.002)
+            while thread.is_alive():
+                sock.recv(65536)
+            tokens, seconds = made() - before, time.time() - begin
             thread.join()
             self.assertTrue(done)
-            # Without chunks that respect the stream there would be one gap of the whole prompt's time.
-            self.assertGreater(len(gaps), 5)
-            self.assertLess(sorted(gaps)[len(gaps) // 2], 1.0 * SLOWNESS)
+            # Without chunks that respect the stream there would be one token in the whole prompt's time.
+            self.assertGreater(tokens, 5)
+            self.assertLess(seconds / tokens, 1)
         finally:
             sock.close()
         self.server.wait_until_idle()
@@ -83,14 +78,14 @@ class Together(ServerTestCase):
         for sock in socks[2:]:  # a reset
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
             sock.close()
-        self.server.wait_until_idle(60)
+        self.server.wait_until_idle()
         self.assertEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), aborted + 4)
         # Also while a prompt is read and nothing is written, and while waiting for a whole reply.
         for body in [stream_body(prompt=STORY * 3000), json.dumps({"prompt": "a", "max_tokens": 1000000, "ignore_eos": True}).encode()]:
             with self.server.socket() as sock:
                 sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                 time.sleep(0.5)
-            self.server.wait_until_idle(60)
+            self.server.wait_until_idle()
         self.assertEqual(self.server.metric("dsv4_kv_bytes", use="running"), 0)
 
     def test_a_storm_leaves_nothing_behind(self):
@@ -143,23 +138,34 @@ class SeededRequests(ServerTestCase):
             self.assertEqual([i for i in range(len(bodies)) if together[i] != alone[i]], [])
 
 
-class Limits(ServerTestCase):
-    FLAGS = ["--max-concurrent", "1", "--max-queue", "2", "--request-timeout", "2", "--max-prompt", "50"]
+ENDLESS = {"prompt": "a", "max_tokens": 100000, "ignore_eos": True, "stream": True}
+
+
+class Queue(ServerTestCase):
+    FLAGS = ["--max-concurrent", "1", "--max-queue", "2"]
 
     def test_a_full_queue_is_a_429(self):
-        body = {"prompt": "a", "max_tokens": 100000, "ignore_eos": True, "stream": True}
-        replies = in_parallel([lambda: self.server.post("/v1/completions", body) for _ in range(6)])
-        codes = sorted(r.status for r in replies)
-        self.assertIn(429, codes)
-        self.assertEqual(set(codes), {200, 429})
-        for reply in replies:
-            if reply.status == 429:
-                self.assertEqual(reply.json["error"]["type"], "rate_limit_error")
-                self.assertGreater(int(reply.headers["retry-after"]), 0)
-            else:  # the one that ran, and those that waited, ran out of time
-                error = reply.events()[-1][1]["error"]
-                self.assertEqual(error["type"], "timeout_error")
-        reply = self.server.post("/v1/completions", {**body, "stream": False})
+        connections = [self.server.connect() for _ in range(3)]
+        for connection in connections:
+            connection.request("POST", "/v1/completions", json.dumps(ENDLESS))
+        wait_for(lambda: self.server.metric("vllm:num_requests_running") == 1 and self.server.metric("vllm:num_requests_waiting") == 2)
+        for reply in in_parallel([lambda: self.server.post("/v1/completions", ENDLESS) for _ in range(6)]):
+            self.assertEqual((reply.status, reply.json["error"]["type"]), (429, "rate_limit_error"))
+            self.assertGreater(int(reply.headers["retry-after"]), 0)
+        for connection in connections:
+            connection.close()
+        self.server.wait_until_idle()
+        self.assertEqual(self.complete("a", max_tokens=1)["usage"]["completion_tokens"], 1)
+
+
+class Limits(ServerTestCase):
+    FLAGS = ["--max-concurrent", "1", "--request-timeout", "2", "--max-prompt", "50"]
+
+    def test_what_runs_and_what_waits_runs_out_of_time(self):
+        for reply in in_parallel([lambda: self.server.post("/v1/completions", ENDLESS) for _ in range(3)]):
+            self.assertEqual(reply.status, 200)
+            self.assertEqual(reply.events()[-1][1]["error"]["type"], "timeout_error")
+        reply = self.server.post("/v1/completions", {**ENDLESS, "stream": False})
         self.refused(reply, 504, "time")
         self.assertEqual(reply.headers["x-should-retry"], "false")
 
@@ -190,16 +196,18 @@ class Memory(ServerTestCase):
     @classmethod
     def setUpClass(cls):
         cls.budget = kv_of_three()
-        cls.FLAGS = ["--kv-budget", cls.budget]
+        cls.FLAGS = ["--kv-budget", cls.budget, "--max-gap", "0"]  # however slow a step is, all run at once
         super().setUpClass()
 
     def test_sequences_give_way_and_come_back_with_the_same_bits(self):
         bodies = [{"prompt": STORY * (1 + i), "max_tokens": 260, "seed": i, "temperature": 0.7, "ignore_eos": True, "logprobs": 0}
                   for i in range(4)]
         alone = [self.complete(**body)["choices"] for body in bodies]
-        together = in_parallel([lambda body=body: self.complete(**body)["choices"] for body in bodies])
-        self.assertEqual(together, alone)
-        self.assertGreater(self.server.metric("vllm:num_preemptions_total"), 0)
+        def all_at_once():
+            self.assertEqual(in_parallel([lambda body=body: self.complete(**body)["choices"] for body in bodies]), alone)
+            return self.server.metric("vllm:num_preemptions_total")
+
+        wait_for(all_at_once, "none gave way")  # where one has come to its end before the next is sent, none has to
         self.assertLessEqual(self.server.metric("dsv4_kv_bytes", use="kept"), self.budget)
 
     def test_a_prompt_that_never_fits(self):

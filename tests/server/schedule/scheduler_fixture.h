@@ -82,7 +82,7 @@ class SchedulerTest : public ::testing::Test {
   template <typename Condition>
   void WaitFor(Condition condition) {
     std::unique_lock lock(mutex_);
-    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), condition));
+    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(120), condition));
   }
   void Wait(const std::shared_ptr<Client>& client) {
     WaitFor([&] { return client->open == 0; });
@@ -99,7 +99,7 @@ class SchedulerTest : public ::testing::Test {
   // Of prompts, by the engine.
   double NumRead() { return Metric("vllm:prompt_tokens_by_source_total", "source=\"local_compute\""); }
   void WaitIdle() {
-    for (int i = 0; i < 10000 && !scheduler_->idle(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 100000 && !scheduler_->idle(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_TRUE(scheduler_->idle());
   }
 
