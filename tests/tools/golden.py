@@ -34,5 +34,5 @@ def dsv4_logits(dsv4, folder, ids):
     (folder / "ids.txt").write_text(" ".join(map(str, ids)))
     subprocess.run([dsv4, "logits", "-m", folder, "--kv-dtype", "f32", "--index-dtype", "f32", "--threads", "1",
                     "--token-ids", folder / "ids.txt", "-o", folder / "logits.safetensors"],
-                   check=True, capture_output=True, timeout=120)
+                   check=True, capture_output=True, timeout=600)
     return formats.unpack_plain(read_tensors(folder / "logits.safetensors")["logits"])

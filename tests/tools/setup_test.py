@@ -50,7 +50,7 @@ class Setup(unittest.TestCase):
         (self.root / "gone").write_text("".join(name + "\n" for name in gone))
         path = "%s:%s" % (self.root / "bin", os.environ["PATH"])
         result = subprocess.run(["bash", self.root / "scripts" / "setup", *words], stdin=subprocess.DEVNULL, capture_output=True,
-                                timeout=60, env={**os.environ, "PATH": path, "STATE": str(self.root)})
+                                timeout=600, env={**os.environ, "PATH": path, "STATE": str(self.root)})
         return result.returncode, (result.stdout + result.stderr).decode()
 
     def test_what_is_missing_is_installed_at_once_and_then_nothing_is(self):
