@@ -145,10 +145,12 @@ class Queue(ServerTestCase):
     FLAGS = ["--max-concurrent", "1", "--max-queue", "2"]
 
     def test_a_full_queue_is_a_429(self):
-        connections = [self.server.connect() for _ in range(3)]
-        for connection in connections:
-            connection.request("POST", "/v1/completions", json.dumps(ENDLESS))
-        wait_for(lambda: self.server.metric("vllm:num_requests_running") == 1 and self.server.metric("vllm:num_requests_waiting") == 2)
+        connections = []
+        for running, waiting in [(1, 0), (1, 1), (1, 2)]:
+            connections.append(self.server.connect())
+            connections[-1].request("POST", "/v1/completions", json.dumps(ENDLESS))
+            wait_for(lambda: self.server.metric("vllm:num_requests_running") == running)
+            wait_for(lambda: self.server.metric("vllm:num_requests_waiting") == waiting)
         for reply in in_parallel([lambda: self.server.post("/v1/completions", ENDLESS) for _ in range(6)]):
             self.assertEqual((reply.status, reply.json["error"]["type"]), (429, "rate_limit_error"))
             self.assertGreater(int(reply.headers["retry-after"]), 0)
