@@ -30,7 +30,13 @@ TEST_F(SchedulerTest, StoppingTellsThoseThatCameDuringTheLastStep) {
   while (!inside) std::this_thread::yield();
   const auto last = Submit({{200}}, 10);
   std::thread stop([&] { scheduler_->Stop(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it asks meanwhile, and waits for the step
+  // It asks meanwhile, and waits for the step: from then on others are refused.
+  std::vector<std::shared_ptr<Client>> others;
+  for (Status status; status.message() != "the server is shutting down";) {
+    others.push_back(Make({{300}}, 10));
+    status = scheduler_->Submit(others.back()->job);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   open = true;
   stop.join();
   Wait(first);
