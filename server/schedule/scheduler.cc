@@ -276,7 +276,9 @@ void Scheduler::Deliver() {
   if (outputs.empty()) return;
   post_([outputs = std::move(outputs)]() mutable {
     for (auto& [job, list] : outputs) {
-      if (!job->cancelled || list.back().finish != FinishReason::kNone) job->on_output(list);
+      // Who cancelled wants nothing more, but is told of each sequence that it ended.
+      if (job->cancelled) std::erase_if(list, [](const StepOutput& o) { return o.finish == FinishReason::kNone; });
+      if (!list.empty()) job->on_output(list);
     }
   });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -41,6 +42,7 @@ class SchedulerTest : public ::testing::Test {
     options.kv_fixed_bytes = kFakeFixedBytes;
     options.kv_bytes_per_token = kFakeTokenBytes;
     scheduler_.emplace(engine_, NanoTokenizer(), options, metrics_, [this](std::function<void()> call) {
+      if (before_output_) before_output_();
       const std::lock_guard lock(mutex_);
       call();
       changed_.notify_all();
@@ -114,6 +116,7 @@ class SchedulerTest : public ::testing::Test {
   std::mutex mutex_;
   std::condition_variable changed_;
   int ended_ = 0;
+  std::function<void()> before_output_;  // on the scheduler's thread; set before Start
   std::optional<Scheduler> scheduler_;
 };
 

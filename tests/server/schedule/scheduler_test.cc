@@ -483,5 +483,18 @@ TEST_F(SchedulerTest, PromptsThatNeedAllRowsShareTheRoomForThem) {
   EXPECT_EQ(std::accumulate(engine_.all_rows.begin(), engine_.all_rows.end(), int64_t{0}), 8 * 200);
 }
 
+// The first ends in the step whose output comes as the client leaves; the second is still at work.
+TEST_F(SchedulerTest, WhoCancelsIsToldOfEverySequenceThatEnded) {
+  const auto client = Make({Counting(200, 5), Counting(300, 5)}, 50);
+  client->job->sequences[0].max_tokens = 1;
+  before_output_ = [&] { client->job->cancelled = true; };
+  Start();
+  ASSERT_TRUE(scheduler_->Submit(client->job).ok());
+  WaitIdle();
+  EXPECT_EQ(client->open, 0u);
+  EXPECT_EQ(client->finish[0], FinishReason::kLength);
+  EXPECT_EQ(client->finish[1], FinishReason::kCancelled);
+}
+
 }  // namespace
 }  // namespace dsv4::server
