@@ -26,9 +26,9 @@ struct RadixNode {
                             [](const auto& child, Symbol s) { return child->edge.front() < s; });
   }
   auto PlaceOf(Symbol symbol) { return children.begin() + (std::as_const(*this).PlaceOf(symbol) - children.cbegin()); }
-  bool HasChild(Symbol symbol) const {
-    const auto at = PlaceOf(symbol);
-    return at != children.end() && (*at)->edge.front() == symbol;
+  // Whether that place, PlaceOf(symbol), holds such a child.
+  bool IsAt(typename std::vector<std::unique_ptr<RadixNode>>::const_iterator place, Symbol symbol) const {
+    return place != children.end() && (*place)->edge.front() == symbol;
   }
 };
 
@@ -46,7 +46,7 @@ class RadixTree {
     while (node->depth < key.size()) {
       const std::span<const Symbol> rest = key.subspan(node->depth);
       const auto found = node->PlaceOf(rest.front());
-      if (!node->HasChild(rest.front())) {
+      if (!node->IsAt(found, rest.front())) {
         auto leaf = std::make_unique<Node>();
         leaf->parent = node;
         leaf->edge.assign(rest.begin(), rest.end());
@@ -70,8 +70,9 @@ class RadixTree {
       visit(*node);
       if (node->depth == key.size()) return key.size();
       const std::span<const Symbol> rest = key.subspan(node->depth);
-      if (!node->HasChild(rest.front())) return node->depth;
-      const Node* child = node->PlaceOf(rest.front())->get();
+      const auto found = node->PlaceOf(rest.front());
+      if (!node->IsAt(found, rest.front())) return node->depth;
+      const Node* child = found->get();
       const size_t common = Common(child->edge, rest);
       if (common < child->edge.size()) return node->depth + common;
       node = child;
