@@ -18,6 +18,7 @@ class UnheardDrafter : public Drafter {
   bool Foresees(int64_t tokens, std::vector<float>* confidence) const override {
     return inner_.Foresees(tokens, confidence);
   }
+  bool makes_at_once() const override { return inner_.makes_at_once(); }
   bool was_first() const override { return inner_.was_first(); }
 
  private:

@@ -26,10 +26,10 @@ double StepTimes::Expect(int64_t rows) const {
   return below->second + part * (above->second - below->second);
 }
 
-void DraftPolicy::AddDrafting(int64_t tokens, double seconds) {
+void DraftPolicy::AddDrafting(Making making, int64_t tokens, double seconds) {
   constexpr double kNew = 0.2;
-  const double each = seconds / static_cast<double>(std::max<int64_t>(tokens, 1));
-  place_seconds_ += (place_seconds_ == 0 ? 1 : kNew) * (each - place_seconds_);
+  const double each = seconds / static_cast<double>(std::max<int64_t>(Makings(making, tokens), 1));
+  making_seconds_ += (making_seconds_ == 0 ? 1 : kNew) * (each - making_seconds_);
 }
 
 void DraftPolicy::AddStep(int64_t rows, int64_t sequences, double seconds) {
@@ -87,40 +87,48 @@ void DraftPolicy::AddGain(int64_t sequences, int64_t tokens, double seconds) {
   if (trial.credit == kMostCredit) trial.wait = kFirstWait;
 }
 
-int64_t DraftPolicy::Best(std::span<const Candidate> candidates, int64_t sequences, bool made) const {
+int64_t DraftPolicy::Best(std::span<const Candidate> candidates, int64_t sequences, Making making) const {
   double tokens = static_cast<double>(sequences), best_rate = tokens / Expect(sequences, sequences);
   int64_t best = 0, places = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
     tokens += candidates[i].survival;
     places = std::max(places, candidates[i].place + 1);
     const auto taken = static_cast<int64_t>(i) + 1;
-    const double rate = tokens / (Expect(sequences + taken, sequences) + (made ? 0 : Drafting(places)));
+    const double rate = tokens / (Expect(sequences + taken, sequences) + Drafting(making, places));
     if (rate > best_rate) best_rate = rate, best = taken;
   }
   return best;
 }
 
-void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room, bool made) {
+// Likeliest first; a draft's places stay in order.
+std::vector<DraftPolicy::Candidate> DraftPolicy::CandidatesOf(std::span<const Draft> drafts,
+                                                              const Places& places) const {
   std::vector<Candidate> candidates;
   for (size_t d = 0; d < drafts.size(); ++d) {
     double survival = 1;
     for (size_t i = 0; i < drafts[d].confidence.size(); ++i) {
-      const Place& place = places_[std::min(i, places_.size() - 1)];
+      const Place& place = places[std::min(i, places.size() - 1)];
       survival *= std::clamp(static_cast<double>(drafts[d].confidence[i]) * place.accepted / place.hoped, 0.0, 1.0);
       candidates.push_back({static_cast<float>(survival), d, static_cast<int64_t>(i)});
     }
   }
-  expected_ = 0;
-  if (candidates.empty()) return;
-  // Likeliest first; a draft's places stay in order.
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.survival > b.survival; });
+  return candidates;
+}
+
+bool DraftPolicy::Tries(int64_t sequences, int64_t best) {
+  return (plain_.Expect(sequences) > 0 && !TrialOf(sequences).begun) || (best == 0 && ++refused_ >= kTryAgain);
+}
+
+void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room, Making making) {
+  expected_ = 0;
+  std::vector<Candidate> candidates = CandidatesOf(drafts, making == Making::kDone ? made_ : foreseen_);
+  if (candidates.empty()) return;
   if (static_cast<int64_t>(candidates.size()) > room) candidates.resize(static_cast<size_t>(room));
   const auto sequences = static_cast<int64_t>(drafts.size());
-  const bool known = plain_.Expect(sequences) > 0;
-  int64_t taken = known ? Best(candidates, sequences, made) : 0;
-  const bool tries = (known && !TrialOf(sequences).begun) || (taken == 0 && ++refused_ >= kTryAgain);
-  if (tries && room > 0) taken = std::max<int64_t>(taken, 1);
+  int64_t taken = plain_.Expect(sequences) > 0 ? Best(candidates, sequences, making) : 0;
+  if (making != Making::kAtOnce && Tries(sequences, taken) && room > 0) taken = std::max<int64_t>(taken, 1);
   std::vector<size_t> kept(drafts.size());
   for (int64_t i = 0; i < taken; ++i) {
     const Candidate& c = candidates[static_cast<size_t>(i)];
@@ -130,9 +138,9 @@ void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room, bool made) {
   for (size_t d = 0; d < drafts.size(); ++d) drafts[d].Shorten(kept[d]);
 }
 
-void DraftPolicy::Cut(std::span<Draft> drafts, int64_t max_rows, bool made) {
+void DraftPolicy::Cut(std::span<Draft> drafts, int64_t max_rows, Making making) {
   const int64_t room = std::max<int64_t>(0, max_rows - static_cast<int64_t>(drafts.size()));
-  if (threshold_ < 0) return CutByTimes(drafts, room, made);
+  if (threshold_ < 0) return CutByTimes(drafts, room, making);
   int64_t left = room;
   for (Draft& d : drafts) {
     const auto unlikely = std::find_if(d.confidence.begin(), d.confidence.end(),
@@ -142,12 +150,13 @@ void DraftPolicy::Cut(std::span<Draft> drafts, int64_t max_rows, bool made) {
   }
 }
 
-void DraftPolicy::Observe(const Draft& draft, int64_t accepted) {
+void DraftPolicy::Observe(const Draft& draft, int64_t accepted, bool foreseen) {
   constexpr double kForget = 1 - 1.0 / 64;
   refused_ = 0;
+  Places& places = foreseen ? foreseen_ : made_;
   const auto tried = std::min<int64_t>(static_cast<int64_t>(draft.tokens.size()), accepted + 1);
   for (int64_t i = 0; i < std::min(tried, kMaxDraftTokens); ++i) {
-    Place& place = places_[static_cast<size_t>(i)];
+    Place& place = places[static_cast<size_t>(i)];
     place.hoped = kForget * place.hoped + std::max(static_cast<double>(draft.confidence[static_cast<size_t>(i)]), 1e-3);
     place.accepted = kForget * place.accepted + (i < accepted ? 1 : 0);
   }

@@ -2,10 +2,12 @@
 // is emitted.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
 #include <span>
+#include <vector>
 
 #include "engine/drafts/drafter.h"
 
@@ -22,6 +24,10 @@ class StepTimes {
   std::map<int64_t, double> seconds_;
 };
 
+// What is left to make of drafts that are cut: nothing; each token by itself; all at once, after which they are cut
+// once more.
+enum class Making : uint8_t { kDone, kEach, kAtOnce };
+
 class DraftPolicy {
  public:
   // of what is not worth while, so many times not, one token of one draft once
@@ -37,12 +43,17 @@ class DraftPolicy {
 
   // Goes on from the times that another has seen.
   void TakeTimes(const DraftPolicy& from) {
-    plain_ = from.plain_, drafted_ = from.drafted_, place_seconds_ = from.place_seconds_;
+    plain_ = from.plain_, drafted_ = from.drafted_, making_seconds_ = from.making_seconds_;
   }
 
+  // Whether a threshold, which is held against what is known of drafts that are made, cuts some.
+  bool has_threshold() const { return threshold_ > 0; }
+
   // What making drafts of so many tokens took, and what it would take; 0: unknown.
-  void AddDrafting(int64_t tokens, double seconds);
-  double Drafting(int64_t tokens) const { return static_cast<double>(tokens) * place_seconds_; }
+  void AddDrafting(Making making, int64_t tokens, double seconds);
+  double Drafting(Making making, int64_t tokens) const {
+    return static_cast<double>(Makings(making, tokens)) * making_seconds_;
+  }
 
   // What a step of `sequences` with so many rows took; rows == sequences: it had no drafts.
   void AddStep(int64_t rows, int64_t sequences, double seconds);
@@ -60,9 +71,10 @@ class DraftPolicy {
   // Cuts the drafts of a step in which every sequence has a row besides, `max_rows` in all: to those tokens that make
   // the most of the expected number of tokens a second. With a threshold each draft on its own. Drafts that are not
   // made yet have confidences only, and making them takes its time, too.
-  void Cut(std::span<Draft> drafts, int64_t max_rows, bool made = true);
-  // How many tokens of a draft of Cut's were accepted.
-  void Observe(const Draft& draft, int64_t accepted);
+  void Cut(std::span<Draft> drafts, int64_t max_rows, Making making = Making::kDone);
+  // How many tokens of a draft of Cut's were accepted. `foreseen`: its confidences are what was foreseen, however it
+  // was made since.
+  void Observe(const Draft& draft, int64_t accepted, bool foreseen);
 
  private:
   // Drafts in batches of about a size: a trial, which goes on while it has credit.
@@ -77,6 +89,7 @@ class DraftPolicy {
   struct Place {
     double hoped = 8, accepted = 8;
   };
+  using Places = std::array<Place, kMaxDraftTokens>;
 
   static size_t SizeOf(int64_t sequences);
   Trial& TrialOf(int64_t sequences) { return trials_[SizeOf(sequences)]; }
@@ -86,15 +99,21 @@ class DraftPolicy {
     size_t draft;
     int64_t place;
   };
-  void CutByTimes(std::span<Draft> drafts, int64_t room, bool made);
+  static int64_t Makings(Making making, int64_t tokens) {
+    return making == Making::kDone ? 0 : making == Making::kAtOnce ? std::min<int64_t>(tokens, 1) : tokens;
+  }
+  void CutByTimes(std::span<Draft> drafts, int64_t room, Making making);
+  std::vector<Candidate> CandidatesOf(std::span<const Draft> drafts, const Places& places) const;
   // The number of candidates, likeliest first, that is worth most.
-  int64_t Best(std::span<const Candidate> candidates, int64_t sequences, bool made) const;
+  int64_t Best(std::span<const Candidate> candidates, int64_t sequences, Making making) const;
+  // Whether a token is to be verified where `best` are worth while.
+  bool Tries(int64_t sequences, int64_t best);
 
   float threshold_;
   StepTimes plain_, drafted_;
-  double place_seconds_ = 0;     // of a token of every draft
+  double making_seconds_ = 0;    // of what is made at a time: a token of every draft, or all of them
   std::array<Trial, 8> trials_;  // by the logarithm of the number of sequences
-  std::array<Place, kMaxDraftTokens> places_;
+  Places foreseen_, made_;       // by what said how sure drafts are
   int64_t refused_ = 0;
   double expected_ = 0;  // tokens of the drafts that were cut last, until their gain is added
 };

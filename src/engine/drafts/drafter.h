@@ -43,6 +43,9 @@ class Drafter {
   // Whether drafts can do without Propose: they are those of the model's module, or known beforehand. Then appends how
   // sure of its first so many places a draft is going to be, whatever they hold.
   virtual bool Foresees(int64_t /*tokens*/, std::vector<float>* /*confidence*/) const { return false; }
+  // Whether a draft's tokens are made together, in a time that hardly depends on their number. Each of them is known
+  // better then than it was foreseen, so whoever sees drafts cuts those that are made.
+  virtual bool makes_at_once() const { return false; }
   // Whether the last Propose did what a repeated one does not, so that its time says nothing.
   virtual bool was_first() const { return false; }
   // Of such drafts, those that are known: tokens of the session from position `from` on. Good until the next

@@ -24,6 +24,7 @@ class ModelDrafter : public Drafter {
   int64_t max_tokens() const override { return default_tokens_; }
   Status Propose(std::span<Draft> drafts) override;
   bool Foresees(int64_t tokens, std::vector<float>* confidence) const override;
+  bool makes_at_once() const override { return facts_.module == DraftModule::kDspark; }
   bool was_first() const override { return was_first_; }
   void Observe(const Draft& draft, int64_t accepted) override;
 
@@ -53,7 +54,7 @@ class ModelDrafter : public Drafter {
   const DraftFacts facts_;
   const int64_t vocab_size_, most_, default_tokens_;
   bool was_first_ = false;
-  // Of MTP, by place: the share of drafts that were accepted there lately.
+  // By place: of drafts that were right up to there, the share that was accepted lately.
   struct Share {
     float accepted = 0.7f;
     int64_t seen = 4;  // as if so many had been

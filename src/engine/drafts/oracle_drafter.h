@@ -23,6 +23,7 @@ class OracleDrafter : public Drafter {
   Status Propose(std::span<Draft> drafts) override;
   // Where the policy decides how many there are.
   bool Foresees(int64_t tokens, std::vector<float>* confidence) const override;
+  bool makes_at_once() const override { return inner_->makes_at_once(); }
   bool was_first() const override { return inner_->was_first(); }
   Known KnownOf(const SessionImpl& session) override;
   void Observe(const Draft& draft, int64_t accepted) override { inner_->Observe(draft, accepted); }

@@ -36,7 +36,8 @@ Status RoundLoop::RunNext() {
   return plain_ != nullptr && !HasDrafts() ? RunPlain() : RunRound();
 }
 
-bool RoundLoop::Ask() {
+void RoundLoop::BeginDrafts() {
+  foreseen_ = false;
   drafts_.resize(live_.size());
   for (size_t i = 0; i < live_.size(); ++i) {
     Draft& d = drafts_[i];
@@ -47,22 +48,29 @@ bool RoundLoop::Ask() {
     d.session = live_[i].session;
     d.sampler = live_[i].sampler;
   }
+}
+
+bool RoundLoop::Ask() {
+  BeginDrafts();
   draft_seconds_ = 0;
   const auto sequences = static_cast<int64_t>(live_.size());
   if (!WantsDrafts() || !drafting_.policy.Wants(sequences)) return false;
   foreseen_ = Foresee();
   const auto is_wanted = [](const Draft& d) { return d.most > 0; };
-  if (std::any_of(drafts_.begin(), drafts_.end(), is_wanted)) return true;
+  if (making() == Making::kAtOnce || std::any_of(drafts_.begin(), drafts_.end(), is_wanted)) return true;
   // As if they had been made: a trial of what is not worth while ends.
-  drafting_.policy.AddGain(sequences, 0, drafting_.policy.Drafting(1));
+  drafting_.policy.AddGain(sequences, 0, drafting_.policy.Drafting(making(), 1));
   return false;
 }
 
 bool RoundLoop::Foresee() {
+  // What is made at once is better cut once it is made: its number is foreseen for rounds that need no host alone.
+  const bool needs_host = ahead_ == nullptr || drafting_.policy.has_threshold();
+  if (making() == Making::kAtOnce && needs_host) return false;
   std::vector<float> confidence;
   if (!drafting_.drafter->Foresees(drafting_.max_tokens, &confidence)) return false;
   for (Draft& d : drafts_) d.confidence.assign(confidence.begin(), confidence.begin() + d.most);
-  drafting_.policy.Cut(drafts_, max_rows_, /*made=*/false);
+  drafting_.policy.Cut(drafts_, max_rows_, making());
   int64_t longest = 0;
   for (Draft& d : drafts_) {
     d.most = std::ssize(d.confidence);
@@ -90,16 +98,16 @@ Status RoundLoop::RunAhead(int64_t drafts) {
     draft.tokens.assign(proposed.begin(), proposed.end());
     draft.confidence.clear();
     drafting_.drafter->Foresees(drafts, &draft.confidence);
-    Count(draft, position, accepted, items_[live_[i].item]);
+    Count(draft, /*foreseen=*/true, position, accepted, items_[live_[i].item]);
   };
   const auto ends = [&](double seconds, bool was_first) {
     was_round_ = true;
     ++counts.steps;
-    const double making = std::min(policy.Drafting(drafts), seconds / 2);
-    counts.draft_s += making;
-    counts.verify_s += seconds - making;
+    const double drafting = std::min(policy.Drafting(making(), drafts), seconds / 2);
+    counts.draft_s += drafting;
+    counts.verify_s += seconds - drafting;
     if (!was_first) {
-      policy.AddStep(sequences * (drafts + 1), sequences, seconds - making);
+      policy.AddStep(sequences * (drafts + 1), sequences, seconds - drafting);
       policy.AddGain(sequences, counts.accepted - accepted_before, seconds - policy.Expect(sequences, sequences));
     }
     accepted_before = counts.accepted;
@@ -129,6 +137,7 @@ int64_t RoundLoop::MostDrafts(const LiveItem& live) const {
 }
 
 Status RoundLoop::Propose() {
+  if (making() == Making::kAtOnce) BeginDrafts();
   const auto sequences = static_cast<int64_t>(live_.size());
   const int64_t longest = drafts_.front().longest;
   const Stopwatch drafting;
@@ -136,7 +145,7 @@ Status RoundLoop::Propose() {
   draft_seconds_ = drafting.Seconds();
   drafting_.counts.draft_s += draft_seconds_;
   const bool is_free = drafting_.drafter->is_free();
-  if (!is_free && !drafting_.drafter->was_first()) drafting_.policy.AddDrafting(longest, draft_seconds_);
+  if (!is_free && !drafting_.drafter->was_first()) drafting_.policy.AddDrafting(making(), longest, draft_seconds_);
   if (!foreseen_) drafting_.policy.Cut(drafts_, max_rows_);
   if (!HasDrafts() && !is_free) drafting_.policy.AddGain(sequences, 0, draft_seconds_);
   return {};
@@ -236,11 +245,11 @@ Status RoundLoop::Draw(size_t i) {
     }
     l.session->Commit({&l.next, 1});
   }
-  if (rows > 1) Count(draft, position, static_cast<int64_t>(row), item);
+  if (rows > 1) Count(draft, foreseen_, position, static_cast<int64_t>(row), item);
   return {};
 }
 
-void RoundLoop::Count(const Draft& draft, int64_t position, int64_t accepted, const DecodeItem& item) {
+void RoundLoop::Count(const Draft& draft, bool foreseen, int64_t position, int64_t accepted, const DecodeItem& item) {
   DraftCounts& c = drafting_.counts;
   ++c.verifications;
   c.drafted += static_cast<int64_t>(draft.tokens.size());
@@ -249,7 +258,7 @@ void RoundLoop::Count(const Draft& draft, int64_t position, int64_t accepted, co
     ++c.drafted_at[i];
     if (static_cast<int64_t>(i) < accepted) ++c.accepted_at[i];
   }
-  drafting_.policy.Observe(draft, accepted);
+  drafting_.policy.Observe(draft, accepted, foreseen);
   drafting_.drafter->Observe(draft, accepted);
   if (item.on_verification)
     item.on_verification({.position = position, .proposed = draft.tokens, .accepted = accepted});

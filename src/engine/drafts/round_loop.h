@@ -38,16 +38,18 @@ class RoundLoop {
  private:
   // Makes the drafts that Ask began.
   Status Propose();
+  Making making() const { return drafting_.drafter->makes_at_once() ? Making::kAtOnce : Making::kEach; }
   bool WantsDrafts() const;
   bool HasDrafts() const;
   bool KeepsDrafts() const;
   int64_t MostDrafts(const LiveItem& live) const;
   Status RunNext();
   Status RunPlain();
-  // The next drafts begin: drafts_ without tokens, `most` of each as is worth while as far as is known. Whether there
-  // are to be any.
+  // drafts_ without tokens, `most` of each as many as it may have.
+  void BeginDrafts();
+  // The next drafts begin, `most` of each as is worth while as far as is known. Whether there are to be any.
   bool Ask();
-  // Cuts `most` of drafts_ to what will be verified. False: that is known once they are made.
+  // Cuts `most` of drafts_ to what is worth while. False: that is known once they are made.
   bool Foresee();
   // How many drafts each sequence has in rounds that need no host; 0: it is needed.
   int64_t DraftsAhead() const;
@@ -56,7 +58,7 @@ class RoundLoop {
   Status StepOnce();
   // Draws the tokens of live_[i]'s rows.
   Status Draw(size_t i);
-  void Count(const Draft& draft, int64_t position, int64_t accepted, const DecodeItem& item);
+  void Count(const Draft& draft, bool foreseen, int64_t position, int64_t accepted, const DecodeItem& item);
 
   const ModelInfo& info_;
   Drafting& drafting_;
@@ -68,7 +70,7 @@ class RoundLoop {
   DecodeLoop* plain_ = nullptr;
   DraftedLoop* ahead_ = nullptr;
   std::vector<Draft> drafts_;                    // of live_
-  bool foreseen_ = false;                        // their numbers of tokens are what is verified
+  bool foreseen_ = false;                        // Foresee has cut them
   double draft_seconds_ = 0, step_seconds_ = 0;  // of the last round
   bool was_round_ = false;                       // with drafts, what came last
   std::vector<std::vector<TokenId>> tokens_;

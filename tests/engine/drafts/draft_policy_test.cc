@@ -88,7 +88,7 @@ class Simulation {
       : costs_(costs), right_(std::move(right)), random_(seed) {
     right_.resize(std::min(right_.size(), costs.step.size() - 1));
     policy_.AddStep(1, 1, 1.0);
-    if (costs.place > 0) policy_.AddDrafting(1, costs.place);
+    if (costs.place > 0) policy_.AddDrafting(Making::kEach, 1, costs.place);
   }
 
   // Seconds of a text, where one without drafts takes `tokens`.
@@ -140,7 +140,7 @@ class Simulation {
       for (size_t i = 0; i < chances.size(); ++i)
         confidence.push_back(static_cast<float>(costs_.says ? std::max(chances[i], 0.3) : seen_[i]));
       drafts = DraftsOf({confidence});
-      policy_.Cut(drafts, 64, /*made=*/costs_.place == 0);
+      policy_.Cut(drafts, 64, costs_.place == 0 ? Making::kDone : Making::kEach);
       took = (costs_.place > 0 ? costs_.place * static_cast<double>(drafts[0].tokens.size()) : costs_.draft) * Noise();
     }
     const auto drafted = static_cast<int64_t>(drafts[0].tokens.size());
@@ -148,14 +148,14 @@ class Simulation {
     const int64_t accepted = std::min(drafted, Right(chances));
     policy_.AddStep(1 + drafted, 1, verified);
     if (drafted > 0) {
-      policy_.Observe(drafts[0], accepted);
+      policy_.Observe(drafts[0], accepted, /*foreseen=*/costs_.place > 0);
       for (int64_t i = 0; i < std::min(drafted, accepted + 1); ++i) {
         double& share = seen_[static_cast<size_t>(i)];
         share += ((i < accepted ? 1 : 0) - share) / std::min(32, 4 + ++tried_[static_cast<size_t>(i)]);
       }
     }
     if (wants && drafted == 0 && costs_.place > 0) {
-      policy_.AddGain(1, 0, policy_.Drafting(1));
+      policy_.AddGain(1, 0, policy_.Drafting(Making::kEach, 1));
     } else if (wants) {
       policy_.AddGain(1, accepted, took + verified - policy_.Expect(1, 1));
     }
@@ -166,7 +166,7 @@ class Simulation {
   std::vector<double> right_;
   test::Random random_;
   DraftPolicy policy_{-1};
-  // Shares that were accepted, by place: ModelDrafter's for MTP.
+  // Shares that were accepted, by place: ModelDrafter's.
   std::array<double, kMaxDraftTokens> seen_ = {0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7};
   std::array<int, kMaxDraftTokens> tried_ = {};
 };
@@ -217,14 +217,43 @@ TEST(DraftPolicy, KeepsWhatPays) {
 
 // Where it is known how sure drafts will be: a token that is worth its row, but not its making, is not made.
 TEST(DraftPolicy, CountsTheMakingOfWhatIsNotMade) {
-  for (const bool made : {false, true}) {
+  for (const Making making : {Making::kEach, Making::kDone}) {
     DraftPolicy policy(-1);
     policy.AddStep(1, 1, 1.0), policy.AddStep(2, 1, 1.2), policy.AddStep(3, 1, 1.4);
-    policy.AddDrafting(3, 0.9);
-    EXPECT_DOUBLE_EQ(policy.Drafting(2), 0.6);
+    policy.AddDrafting(Making::kEach, 3, 0.9);
+    EXPECT_DOUBLE_EQ(policy.Drafting(Making::kEach, 2), 0.6);
     std::vector<Draft> drafts = DraftsOf({{0.7f, 0.7f}});
-    policy.Cut(drafts, 64, made);
-    EXPECT_EQ(drafts[0].confidence.size(), made ? 2u : 1u);  // 2.19 / 1.4; 1.7 / 1.5 against 2.19 / 2
+    policy.Cut(drafts, 64, making);
+    // 2.19 / 1.4; 1.7 / 1.5 against 2.19 / 2
+    EXPECT_EQ(drafts[0].confidence.size(), making == Making::kDone ? 2u : 1u);
+  }
+}
+
+// What is made at once takes as long for two tokens as for five. Where it is not worth while nothing is tried: what is
+// made then is cut again.
+TEST(DraftPolicy, CountsAMakingAtOnceOnce) {
+  for (const auto& [seconds, worth] : {std::pair{0.3, 2u}, {0.9, 0u}}) {
+    DraftPolicy policy(-1);
+    policy.AddStep(1, 1, 1.0), policy.AddStep(2, 1, 1.2), policy.AddStep(3, 1, 1.4);
+    policy.AddDrafting(Making::kAtOnce, 5, seconds);
+    EXPECT_DOUBLE_EQ(policy.Drafting(Making::kAtOnce, 2), seconds);
+    std::vector<Draft> drafts = DraftsOf({{0.7f, 0.7f}});
+    policy.Cut(drafts, 64, Making::kAtOnce);
+    EXPECT_EQ(drafts[0].confidence.size(), worth);  // 2.19 / 1.7, 2.19 / 2.3
+  }
+}
+
+// How well a drafter knows its drafts once they are made says nothing of how well they are foreseen.
+TEST(DraftPolicy, HoldsWhatWasForeseenAgainstItself) {
+  DraftPolicy policy(-1);
+  policy.AddStep(1, 1, 1.0), policy.AddStep(2, 1, 1.3);
+  policy.AddGain(1, 1, 0);  // no trial
+  const std::vector<Draft> whole = DraftsOf({{0.9f}});
+  for (int i = 0; i < 100; ++i) policy.Observe(whole[0], 0, /*foreseen=*/false);
+  for (const Making making : {Making::kDone, Making::kEach}) {
+    std::vector<Draft> drafts = whole;
+    policy.Cut(drafts, 64, making);
+    EXPECT_EQ(drafts[0].confidence.size(), making == Making::kDone ? 0u : 1u);
   }
 }
 

@@ -43,6 +43,48 @@ TEST(Drafts, AreMadeAsFarAsTheyWillBeVerified) {
   EXPECT_GE(dynamic_cast<Foresighted&>(*decode.engine().drafting().drafter).verified, 10);
 }
 
+// Makes its drafts at once, of which it foresaw nothing good.
+class AtOnce : public Drafter {
+ public:
+  int64_t max_tokens() const override { return 3; }
+  bool makes_at_once() const override { return true; }
+  bool Foresees(int64_t tokens, std::vector<float>* confidence) const override {
+    confidence->insert(confidence->end(), static_cast<size_t>(tokens), 0.01f);
+    return true;
+  }
+  Status Propose(std::span<Draft> drafts) override {
+    EXPECT_EQ(drafts[0].longest, 3);
+    wanted.push_back(drafts[0].most);
+    drafts[0].tokens = {3, 3, 3};
+    drafts[0].confidence = {0.9f, 0.9f, 0.1f};
+    drafts[0].Shorten(static_cast<size_t>(drafts[0].most));
+    return {};
+  }
+  void Observe(const Draft& draft, int64_t) override { verified.push_back(std::ssize(draft.tokens)); }
+  std::vector<int64_t> wanted, verified;
+};
+
+// With a threshold, and by what drafts are worth.
+TEST(Drafts, MadeAtOnceAreCutByWhatIsKnownThen) {
+  DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
+  for (const float threshold : {0.5f, -1.0f}) {
+    const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .drafts = {.threshold = threshold}});
+    ASSERT_NE(engine, nullptr);
+    DraftedDecode decode(*engine);
+    decode.UseDecode(AsOnADevice(*engine));
+    const std::vector<DraftWanted> wanted = {{.prompt = 9, .sampling = {.temperature = 0}, .max_tokens = 10}};
+    const std::vector<DraftOutcome> plain = decode.Run(wanted, nullptr, 0);
+    DraftPolicy& policy = decode.engine().drafting().policy;
+    policy = DraftPolicy(threshold);  // of times that are known
+    for (int64_t rows = 1; rows <= 4; ++rows) policy.AddStep(rows, 1, 1 + 0.1 * static_cast<double>(rows - 1));
+    EXPECT_EQ(decode.Differences(wanted, plain, std::make_unique<AtOnce>(), 3), "");
+    const auto& drafter = dynamic_cast<AtOnce&>(*decode.engine().drafting().drafter);
+    ASSERT_FALSE(drafter.verified.empty());
+    EXPECT_EQ(drafter.wanted[0], 3);
+    EXPECT_EQ(drafter.verified[0], 2);  // (1 + 0.9 + 0.81) / 1.2
+  }
+}
+
 // At the context's end drafts become shorter and then none.
 TEST(Drafts, StopAtTheContextsEnd) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");

@@ -7,11 +7,12 @@
 namespace dsv4::test {
 namespace {
 
-// Drafts without the host, and with it.
+// Drafts without the host, and with it; all tokens of a draft at once.
 class Nothing : public Drafter {
  public:
   int64_t max_tokens() const override { return 7; }
   Status Propose(std::span<Draft> /*drafts*/) override { return {}; }
+  bool makes_at_once() const override { return true; }
   bool Foresees(int64_t tokens, std::vector<float>* confidence) const override {
     confidence->resize(confidence->size() + static_cast<size_t>(tokens), 0.5f);
     return true;
@@ -85,6 +86,15 @@ TEST_F(OracleDrafterTest, IsRightAtTheSamePlacesWithTheHostAndWithout) {
     }
     ASSERT_TRUE(session_->Append({&text_[begin], 1}, LogitRows::kNone, nullptr).ok());
   }
+}
+
+// Its price is the other's, so it drafts in the other's way, with a sureness of its own.
+TEST_F(OracleDrafterTest, DraftsInTheWayOfAnother) {
+  const OracleDrafter oracle = Oracle(10, 0.8);
+  EXPECT_TRUE(oracle.makes_at_once());
+  std::vector<float> confidence;
+  EXPECT_TRUE(oracle.Foresees(3, &confidence));
+  EXPECT_EQ(confidence, std::vector<float>(3, 0.8f));
 }
 
 // What stands behind the known text is guessed, too.
