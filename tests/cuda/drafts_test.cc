@@ -66,6 +66,27 @@ TEST_P(CudaDraftRows, RowsOfOneTextAreThoseOfSingleSteps) {
   }
 }
 
+class CudaDraftedLoop : public DraftsOfAModel {};
+INSTANTIATE_TEST_SUITE_P(Modules, CudaDraftedLoop,
+                         testing::Values(DraftedModel{"flash-mtp", "cuda", true, Speculate::kMtp, HasGpu},
+                                         DraftedModel{"flash-dspark", "cuda", true, Speculate::kDspark, HasGpu},
+                                         DraftedModel{"flash-dspark", "cuda:0*2", true, Speculate::kDspark, HasGpu}),
+                         NameOf);
+
+// Rounds of a module's drafts follow each other without the host, until too few tokens are left for two.
+TEST_P(CudaDraftedLoop, AsksTheHostInTheEndOnly) {
+  const std::vector<DraftWanted> wanted = {
+      {.prompt = 30, .sampling = {.temperature = 0}, .max_tokens = 40},
+      {.prompt = 140, .sampling = {.temperature = 0.5f, .repeat_penalty = 1.2f, .seed = 3}, .max_tokens = 40}};
+  const std::vector<DraftOutcome> plain = decode_->Run(wanted, nullptr, 0);
+  const Counted& counted = CountModule();
+  for (int64_t most = 1; most <= 3; ++most) {
+    const int64_t proposals = counted.proposals, verifications = counted.verifications;
+    EXPECT_EQ(DifferencesWithModule(wanted, plain, most), "") << most;
+    EXPECT_GT(counted.verifications - verifications, 2 * (counted.proposals - proposals)) << most;
+  }
+}
+
 // Passes of a module with their draws, recorded: as many are right as the reference says.
 TEST(CudaDraftModules, AcceptWhatTheReferenceAccepts) {
   DSV4_GPU_OR_SKIP();

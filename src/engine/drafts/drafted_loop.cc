@@ -40,9 +40,14 @@ bool DraftedLoop::HasRoom(const LiveItem& l, int64_t more) const {
   return l.drawn + more <= items_[l.item].max_tokens && LengthOf(*l.session) + more <= info_.max_context;
 }
 
+int64_t DraftedLoop::WidestPass(int64_t rows) const {
+  const int64_t of_module = steps_.ranks().leader().model().draft().rows;
+  return static_cast<int64_t>(live_.size()) * std::max(rows, of_module);
+}
+
 bool DraftedLoop::Takes(int64_t drafts) const {
-  const int64_t rows = drafts + 1, sequences = static_cast<int64_t>(live_.size());
-  if (drafts < 1 || rows > DraftedSteps::kMostRows || sequences * rows > DraftedSteps::kMaxRows) return false;
+  const int64_t rows = drafts + 1;
+  if (drafts < 1 || rows > DraftedSteps::kMostRows || WidestPass(rows) > DraftedSteps::kMaxRows) return false;
   return std::all_of(live_.begin(), live_.end(), [&](const LiveItem& l) {
     const DecodeItem& item = items_[l.item];
     return item.speculate && !item.allowed && !l.ended && l.session->can_draft() && HasRoom(l, 2 * rows);
@@ -50,8 +55,8 @@ bool DraftedLoop::Takes(int64_t drafts) const {
 }
 
 Status DraftedLoop::SetUp(Drafter& drafter) {
-  const auto n = static_cast<int64_t>(live_.size());
-  steps_.ranks().Reserve(StepRows(n * rows_), StepRows(n * rows_));
+  const int64_t widest = StepRows(WidestPass(rows_));
+  steps_.ranks().Reserve(widest, widest);
   step_.Clear();
   caches_.clear();
   std::vector<DraftedSequence> sequences;

@@ -53,7 +53,7 @@ class DraftedLoop {
               const TokenFn& on_token, std::vector<LiveItem>& live)
       : steps_(steps), info_(info), items_(items), on_token_(on_token), live_(live) {}
 
-  // Whether rounds of so many drafts a sequence may follow each other: two of them at least.
+  // Whether rounds of so many drafts a sequence may follow each other: two of them at least, in one pass of the module.
   bool Takes(int64_t drafts) const;
 
   // Rounds until a sequence ends, has no room for one more, or its page table moves, or `on_round` says so. Errors as
@@ -62,6 +62,8 @@ class DraftedLoop {
 
  private:
   bool HasRoom(const LiveItem& live, int64_t tokens) const;
+  // Of the wider pass of a round, the module's or the step that verifies, which has `rows` a sequence.
+  int64_t WidestPass(int64_t rows) const;
   Status SetUp(Drafter& drafter);
   // Room for the round behind the one that is under way. False: there is none.
   Result<bool> RoomForNext();

@@ -42,7 +42,8 @@ class DraftedSteps {
   ~DraftedSteps();
 
   // Sets up rounds of the sequences of `step`, each with as many rows, 2 to kMostRows: its next token, and room for
-  // drafts. `step` outlives them. The runner has room. Errors: kResourceExhausted, the device's.
+  // drafts. `step` outlives them. The runner has room, for a pass of the module too. Errors: kResourceExhausted, the
+  // device's.
   Status Begin(const Step& step, std::span<const DraftedSequence> sequences);
 
   // Whether Queue would record first; Prepare does that part of it (Recordings::Prepare).

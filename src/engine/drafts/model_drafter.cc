@@ -126,7 +126,7 @@ Status ModelDrafter::DraftOnDevice(int64_t places) {
 }
 
 bool ModelDrafter::Foresees(int64_t tokens, std::vector<float>* confidence) const {
-  if (facts_.module != DraftModule::kMtp || tokens > most_) return false;
+  if (tokens > most_) return false;
   for (int64_t place = 0; place < tokens; ++place) confidence->push_back(shares_[static_cast<size_t>(place)].accepted);
   return true;
 }

@@ -21,7 +21,9 @@ class DraftedLoopTest : public DraftsOfAModel {
 };
 INSTANTIATE_TEST_SUITE_P(Cpu, DraftedLoopTest,
                          testing::Values(DraftedModel{"flash-nvfp4", "cpu*2", true},
-                                         DraftedModel{"flash-mtp", "cpu", true, Speculate::kMtp}),
+                                         DraftedModel{"flash-mtp", "cpu", true, Speculate::kMtp},
+                                         DraftedModel{"flash-dspark", "cpu", true, Speculate::kDspark},
+                                         DraftedModel{"flash-dspark", "cpu*2", true, Speculate::kDspark}),
                          NameOf);
 
 // With every guess, one to three at a time, all options of samplers in a batch.
@@ -107,7 +109,7 @@ TEST_P(DraftedLoopTest, TakesBackWhatRingsStillHold) {
   EXPECT_EQ(rows[0], rows[1]);
 }
 
-// A module drafts the same with the host and without.
+// A module drafts the same with the host and without, which more than three drafts need.
 TEST_P(DraftedLoopTest, ModulesDraftTheSame) {
   if (module_ == nullptr) GTEST_SKIP() << "no module";
   const std::vector<DraftWanted> wanted = {
@@ -115,17 +117,36 @@ TEST_P(DraftedLoopTest, ModulesDraftTheSame) {
       {.prompt = 140, .sampling = {.temperature = 0.5f, .seed = 3}, .max_tokens = 40}};
   decode_->UseDecode({});
   const std::vector<DraftOutcome> plain = decode_->Run(wanted, nullptr, 0);
-  std::vector<DraftCounts> counts;
-  for (const bool on_device : {false, true}) {
-    decode_->UseDecode(on_device ? AsOnADevice(*engine_) : DecodeFn());
-    for (int64_t most = 1; most <= 3; ++most) {
-      const DraftCounts before = engine_->draft_counts();
+  const Counted& counted = CountModule();
+  for (int64_t most = 1; most <= 4; ++most) {
+    std::vector<int64_t> accepted;
+    for (const bool on_device : {false, true}) {
+      decode_->UseDecode(on_device ? AsOnADevice(*engine_) : DecodeFn());
+      const int64_t accepted_before = engine_->draft_counts().accepted;
+      const int64_t proposals = counted.proposals, verifications = counted.verifications;
       EXPECT_EQ(DifferencesWithModule(wanted, plain, most), "") << on_device << ", " << most;
-      counts.push_back(engine_->draft_counts());
-      counts.back().accepted -= before.accepted, counts.back().drafted -= before.drafted;
+      accepted.push_back(engine_->draft_counts().accepted - accepted_before);
+      const bool ran_ahead = counted.verifications - verifications > 2 * (counted.proposals - proposals);
+      EXPECT_EQ(ran_ahead, on_device && most <= 3) << most;
     }
+    EXPECT_EQ(accepted[0], accepted[1]) << most;
   }
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(counts[i].accepted, counts[i + 3].accepted) << i + 1;
+}
+
+// A sequence has more rows in a module's pass than in the step, perhaps.
+TEST_P(DraftedLoopTest, KeepsToTheRowsOfAModulesPass) {
+  if (module_ == nullptr) GTEST_SKIP() << "no module";
+  const Counted& counted = CountModule();
+  const int64_t most = DraftedSteps::kMaxRows / std::max<int64_t>(2, decode_->engine().runner().model().draft().rows);
+  for (const int64_t sequences : {most, most + 1}) {
+    const std::vector<DraftWanted> wanted(static_cast<size_t>(sequences),
+                                          {.prompt = 3, .sampling = {.temperature = 0}, .max_tokens = 6});
+    const std::vector<DraftOutcome> plain = decode_->Run(wanted, nullptr, 0);
+    const int64_t proposals = counted.proposals, verifications = counted.verifications;
+    EXPECT_EQ(DifferencesWithModule(wanted, plain, 1), "") << sequences;
+    const bool ran_ahead = counted.verifications - verifications > sequences * (counted.proposals - proposals);
+    EXPECT_EQ(ran_ahead, sequences == most) << sequences;
+  }
 }
 
 }  // namespace

@@ -115,6 +115,25 @@ class Oracle : public Drafter {
   std::map<const Session*, std::pair<size_t, size_t>> watched_;
 };
 
+// Another's drafts, and how often the host asked for them.
+class Counted : public Drafter {
+ public:
+  explicit Counted(std::unique_ptr<Drafter> inner) : inner_(std::move(inner)) {}
+  int64_t max_tokens() const override { return inner_->max_tokens(); }
+  Status Propose(std::span<Draft> drafts) override { return ++proposals, inner_->Propose(drafts); }
+  bool Foresees(int64_t tokens, std::vector<float>* confidence) const override {
+    return inner_->Foresees(tokens, confidence);
+  }
+  bool makes_at_once() const override { return inner_->makes_at_once(); }
+  bool was_first() const override { return inner_->was_first(); }
+  void Observe(const Draft& draft, int64_t accepted) override { ++verifications, inner_->Observe(draft, accepted); }
+
+  int64_t proposals = 0, verifications = 0;
+
+ private:
+  std::unique_ptr<Drafter> inner_;
+};
+
 using DecodeFn = std::function<Status(std::span<const DecodeItem> items, const TokenFn& on_token)>;
 
 // Decode as where a device draws the tokens, with any engine's as that device, which outlives it.
@@ -333,6 +352,11 @@ class DraftsOfAModel : public ::testing::TestWithParam<DraftedModel> {
     return std::make_unique<Oracle>(guess, plain, vocab());
   }
   const Oracle& LastOracle() { return dynamic_cast<Oracle&>(*decode_->engine().drafting().drafter); }
+  // Counts from now on what the model's own module is asked for.
+  const Counted& CountModule() {
+    module_ = std::make_unique<Counted>(std::move(module_));
+    return static_cast<const Counted&>(*module_);
+  }
   // What differs with the model's own module, where there is one.
   std::string DifferencesWithModule(const std::vector<DraftWanted>& wanted, const std::vector<DraftOutcome>& plain,
                                     int64_t most) {
