@@ -1,9 +1,10 @@
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "base/str.h"
-#include "device/exchange.cuh"
+#include "device/exchange_bulk.cuh"
 
 namespace dsv4 {
 
@@ -70,6 +71,12 @@ __global__ void AdvanceExchangesKernel(ExchangeState* state, uint32_t count) {
   state->base += count;
 }
 
+__global__ void StoreCountKernel(uint64_t* to, uint64_t count) {
+  AllowNext();
+  WaitForPrevious();
+  *to = count;
+}
+
 class GpuExchange : public Exchange {
  public:
   GpuExchange(std::span<const ExchangeGpu> gpus, ExchangeTransport transport, ExchangeOptions options)
@@ -78,17 +85,22 @@ class GpuExchange : public Exchange {
     room_ = {.elements = std::max<int64_t>(4, (this->options().elements + 3) / 4 * 4),
              .bulk = transport == ExchangeTransport::kWords
                          ? std::max<int64_t>(1, BulkChunks(this->options().bulk)) * kBulkChunk
-                         : 0};
+                         : 0,
+             .early = transport == ExchangeTransport::kWords ? BulkChunks(this->options().early) * kBulkChunk : 0};
     for (size_t r = 0; r < gpus.size(); ++r) ranks_[r].gpu = gpus[r];
   }
   ~GpuExchange() override {
     for (Rank& r : ranks_) {
       const OnGpu on(r.gpu.index);
+      if (r.copies != nullptr) cudaStreamSynchronize(r.copies);
       cudaStreamSynchronize(Stream(r));
       if (r.memory != nullptr) cudaFree(r.memory);
       if (r.pool != nullptr) cudaMemPoolDestroy(r.pool);
       if (r.state != nullptr) cudaFree(r.state);
       if (r.queued != nullptr) cudaEventDestroy(r.queued);
+      if (r.ended != nullptr) cudaEventDestroy(r.ended);
+      if (r.copies != nullptr) cudaStreamDestroy(r.copies);
+      if (r.early_count != nullptr) cudaFree(r.early_count);
     }
     if (report_ != nullptr) cudaFreeHost(report_);
   }
@@ -104,11 +116,13 @@ class GpuExchange : public Exchange {
       for (size_t p = 0; p < ranks_.size(); ++p) {
         m.words[p] = static_cast<uint64_t*>(ranks_[p].memory);
         m.bulk[p] = reinterpret_cast<uint8_t*>(m.words[p] + 2 * count() * room_.elements);
+        m.early[p] = m.bulk[p] + 2 * count() * BulkRowBytes(room_.bulk);
       }
       m.state = ranks_[static_cast<size_t>(r)].state;
       m.report = report_;
       m.elements = room_.elements;
       m.bulk_floats = room_.bulk;
+      m.early_floats = room_.early;
       views_[static_cast<size_t>(r)].transport = this->transport();
     }
     if (transport() == ExchangeTransport::kEvents) return {};
@@ -156,7 +170,7 @@ class GpuExchange : public Exchange {
     const int rank = ctx.ranks->rank;
     DSV4_CHECK(n <= room_.elements);
     Rank& mine = ranks_[static_cast<size_t>(rank)];
-    const int64_t buffer = static_cast<int64_t>(mine.copies++ & 1) * count() * room_.elements;
+    const int64_t buffer = static_cast<int64_t>(mine.num_copies++ & 1) * count() * room_.elements;
     for (int k = 1; k < count(); ++k) {
       const Rank& peer = ranks_[static_cast<size_t>((rank + k) % count())];
       float* to = static_cast<float*>(peer.memory) + buffer + rank * room_.elements;
@@ -169,6 +183,36 @@ class GpuExchange : public Exchange {
     }
     if (!Leave(rank, site)) return nullptr;
     return static_cast<const float*>(mine.memory) + buffer;
+  }
+
+  // kWords (exchange_bulk.cuh: SendEarly, EndEarly).
+  void SendEarly(const ExecContext& ctx, const BulkArrays& arrays) {
+    const int rank = ctx.ranks->rank;
+    const ExchangeMemory& m = ctx.ranks->memory;
+    DSV4_CHECK(arrays.chunks(rank) * kBulkChunk <= m.early_floats);
+    Rank& mine = ranks_[static_cast<size_t>(rank)];
+    Launch(ctx, StoreCountKernel, dim3(1), dim3(1), 0, mine.early_count, ++mine.early);
+    Note(ctx, cudaEventRecord(mine.queued, Stream(mine)));
+    Note(ctx, cudaStreamWaitEvent(mine.copies, mine.queued, 0));
+    const auto copy = [&](void* to, const void* from, int64_t bytes) {
+      Note(ctx, cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, mine.copies));
+    };
+    for (int k = 1; k < count(); ++k) {
+      const int peer = (rank + k) % count();
+      float* to = EarlyRow(m, peer, mine.early, count(), rank);
+      for (const BulkArray& a : std::span(arrays.arrays).first(static_cast<size_t>(arrays.count))) {
+        if (a.size(rank) > 0) copy(to, a.own, a.size(rank) * 4);
+        to += a.chunks(rank) * kBulkChunk;
+      }
+      copy(EarlyCount(m, peer, mine.early, count(), rank), mine.early_count, 8);
+    }
+    Note(ctx, cudaEventRecord(mine.ended, mine.copies));
+  }
+
+  uint64_t EndEarly(const ExecContext& ctx) {
+    Rank& mine = ranks_[static_cast<size_t>(ctx.ranks->rank)];
+    Note(ctx, cudaStreamWaitEvent(Stream(mine), mine.ended, 0));
+    return mine.early;
   }
 
  private:
@@ -197,7 +241,12 @@ class GpuExchange : public Exchange {
     void* memory = nullptr;
     ExchangeState* state = nullptr;
     cudaEvent_t queued = nullptr;
-    uint64_t copies = 0;
+    uint64_t num_copies = 0;
+    // Of what is sent early: the stream of the copies, their end, how often, and that number in the GPU's memory.
+    cudaStream_t copies = nullptr;
+    cudaEvent_t ended = nullptr;
+    uint64_t early = 0;
+    uint64_t* early_count = nullptr;
   };
   static constexpr size_t kHostBytes = (kStopWord + 1) * 8;
 
@@ -212,10 +261,13 @@ class GpuExchange : public Exchange {
     const int gpu = r.gpu.index;
     const auto bytes = static_cast<size_t>(MemoryBytes());
     DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMalloc(&r.state, sizeof(ExchangeState)), gpu, "exchange memory"));
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaEventCreateWithFlags(&r.queued, cudaEventDisableTiming), gpu, "event"));
     if (transport() == ExchangeTransport::kEvents) {
-      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaEventCreateWithFlags(&r.queued, cudaEventDisableTiming), gpu, "event"));
       return StatusOfCuda(cudaMalloc(&r.memory, bytes), gpu, "exchange memory");
     }
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaEventCreateWithFlags(&r.ended, cudaEventDisableTiming), gpu, "event"));
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamCreateWithFlags(&r.copies, cudaStreamNonBlocking), gpu, "stream"));
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMalloc(&r.early_count, 8), gpu, "exchange memory"));
     // A pool of its own: only this memory is mapped to the peers, not every allocation of the program.
     cudaMemPoolProps properties = {};
     properties.allocType = cudaMemAllocationTypePinned;
@@ -291,6 +343,11 @@ class GpuExchange : public Exchange {
 const float* CopyToRanks(const ExecContext& ctx, const float* x, int64_t n, int64_t site) {
   return static_cast<GpuExchange*>(ctx.ranks->exchange)->Copy(ctx, x, n, site);
 }
+
+void SendEarly(const ExecContext& ctx, const BulkArrays& arrays) {
+  static_cast<GpuExchange*>(ctx.ranks->exchange)->SendEarly(ctx, arrays);
+}
+uint64_t EndEarly(const ExecContext& ctx) { return static_cast<GpuExchange*>(ctx.ranks->exchange)->EndEarly(ctx); }
 
 Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu> gpus, ExchangeTransport transport,
                                                   const ExchangeOptions& options) {

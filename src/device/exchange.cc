@@ -12,6 +12,7 @@ namespace dsv4 {
 
 ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport transport) {
   constexpr int64_t kMostBytes = int64_t{128} << 20, kMostBulkBytes = int64_t{256} << 20;
+  constexpr int64_t kMostEarlyBytes = int64_t{256} << 20;
   constexpr int64_t kMostWords = int64_t{1} << 20;  // 128 rows of 8,192 columns
   const bool words = transport == ExchangeTransport::kWords;
   const int64_t most = std::min(kMostBytes / (2 * 8 * count), words ? kMostWords : kMostBytes);
@@ -19,16 +20,17 @@ ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport trans
   if (words) {
     const int64_t share = (largest + count - 1) / count + kBulkChunk;  // shares are not all of one size
     room.bulk = std::min(BulkChunks(share) * kBulkChunk, kMostBulkBytes / (2 * count * 4));
+    room.early = std::min(BulkChunks(share) * kBulkChunk, kMostEarlyBytes / (2 * count * 4));
   }
   return room;
 }
 
-// Two buffers with a row of words (kEvents: of values) a sender; two with an array a sender; a flag a sender for the
-// probe.
+// Two buffers each of a row of words (kEvents: of values) a sender, of an array a sender, and of an array and a count a
+// sender for what is sent early; a flag a sender for the probe.
 int64_t ExchangeBytes(const ExchangeRoom& room, int count, ExchangeTransport transport) {
   if (transport == ExchangeTransport::kHost) return 0;
-  return 2 * count * (room.elements * (transport == ExchangeTransport::kWords ? 8 : 4) + BulkRowBytes(room.bulk)) +
-         kMaxRanks * 8;
+  const int64_t words = room.elements * (transport == ExchangeTransport::kWords ? 8 : 4);
+  return 2 * count * (words + BulkRowBytes(room.bulk) + room.early * 4 + 8) + kMaxRanks * 8;
 }
 
 Exchange::Exchange(int count, ExchangeOptions options) : count_(count), options_(std::move(options)) {

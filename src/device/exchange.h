@@ -39,6 +39,8 @@ struct ExchangeOptions {
   // GPUs: float32 values of a rank that its peers have room for as words (kEvents: as copies), and as arrays; larger
   // payloads go in pieces.
   int64_t elements = 0, bulk = 0;
+  // The same of what is sent early, by copy engines (kWords); larger payloads are not.
+  int64_t early = 0;
   uint32_t first = 0;              // exchanges that count as done: tests begin near the largest tags
   std::string rank_name = "rank";  // "GPU" makes "GPU 1 sent nothing to GPU 0"
   std::function<std::string(int64_t site)> site_name;  // "layer 17, experts"; none: "exchange 34"
@@ -61,14 +63,16 @@ struct ExchangeState {
 // Where kernels find the exchange memory; passed to them by value. words[r] lies in rank r's memory and is written by
 // all ranks: [2][count][elements] of 8 bytes, buffer (tag & 1), one row a sender (kEvents: float32
 // [2][count][elements]). bulk[r], too: [2][count] arrays of `bulk_floats`, each with a flag (the tag, 8 bytes) for
-// every kBulkChunk of them behind it.
+// every kBulkChunk of them behind it. early[r]: [2][count] arrays of `early_floats`, then as many counts of 8
+// bytes.
 struct ExchangeMemory {
   std::array<uint64_t*, kMaxRanks> words = {};
-  std::array<uint8_t*, kMaxRanks> bulk = {};
+  std::array<uint8_t*, kMaxRanks> bulk = {}, early = {};
   ExchangeState* state = nullptr;  // this rank's
   uint64_t* report = nullptr;      // on the host, mapped: [4] rank + 1, peer, site, tag of the first failure
   int64_t elements = 0;            // a multiple of 4
   int64_t bulk_floats = 0;         // a multiple of kBulkChunk; 0: not kWords
+  int64_t early_floats = 0;        // likewise
 };
 
 inline constexpr int64_t kBulkChunk = 4096;
@@ -151,9 +155,9 @@ struct ExchangeGpu {
 
 // Room for a rank's values that sums of up to `largest` of them need: all at once, or pieces of what some 100 MB hold.
 // With kWords those of more than a decode step's rows travel as arrays: a rank's share of them at once, or pieces of
-// what 256 MB hold.
+// what 256 MB hold; and early, if 256 MB hold them.
 struct ExchangeRoom {
-  int64_t elements = 0, bulk = 0;  // as in ExchangeOptions
+  int64_t elements = 0, bulk = 0, early = 0;  // as in ExchangeOptions
 };
 ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport transport);
 // Of each GPU's memory, a rank.

@@ -159,20 +159,25 @@ __device__ __forceinline__ void PlaceChunk(const BulkArray& a, int r, const floa
   }
 }
 
-// Waits until `sender`'s chunk is there; by one thread.
-__device__ __forceinline__ void AwaitChunk(const ExchangeMemory& m, int rank, int sender, int count, uint32_t tag,
-                                           int64_t site, int64_t chunk) {
-  const uint64_t* flag = BulkFlag(m, BulkRow(m, rank, tag, count, sender), chunk);
+// Waits until `sender` has raised the flag to `value`; by one thread.
+__device__ __forceinline__ void AwaitFlag(const ExchangeMemory& m, int rank, int sender, const uint64_t* flag,
+                                          uint64_t value, int64_t site) {
   PollLimit limit;
   for (;;) {
     uint64_t got;
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(got) : "l"(flag) : "memory");
-    if (got == tag) return;
+    if (got == value) return;
     bool expired = false;
     const bool reached = limit.Reached(m, expired);
-    if (expired) ReportLate(m, rank, sender, site, tag);
+    if (expired) ReportLate(m, rank, sender, site, static_cast<uint32_t>(value));
     if (reached) return;
   }
+}
+
+// Until `sender`'s chunk is there.
+__device__ __forceinline__ void AwaitChunk(const ExchangeMemory& m, int rank, int sender, int count, uint32_t tag,
+                                           int64_t site, int64_t chunk) {
+  AwaitFlag(m, rank, sender, BulkFlag(m, BulkRow(m, rank, tag, count, sender), chunk), tag, site);
 }
 
 // The block sends its share of what goes to the others: `of_peer` says whose elements a peer gets, that rank's or one's
@@ -222,6 +227,15 @@ __global__ void __launch_bounds__(kBulkThreads)
   }
 }
 
+// One's own, where they do not lie among everybody's already.
+__device__ __forceinline__ void PlaceOwnChunks(const BulkArrays& a, int rank, int64_t first, int64_t chunks) {
+  for (int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+    const BulkSpan span = SpanOf(a, rank, first + chunk);
+    const BulkArray& array = a.arrays[span.array];
+    if (array.columns > 1) PlaceChunk(array, rank, array.own + span.begin, span);
+  }
+}
+
 // Every rank has made its share of the arrays; afterwards it has all of them.
 template <int Count>
 __global__ void __launch_bounds__(kBulkThreads)
@@ -230,12 +244,7 @@ __global__ void __launch_bounds__(kBulkThreads)
   WaitForPrevious();
   const uint32_t tag = ExchangeTag(m, site);
   SendChunks<Count>(m, rank, tag, a, first, [rank](int) { return rank; });
-  // One's own, where they do not lie among everybody's already.
-  for (int64_t chunk = blockIdx.x; chunk < ChunksAtOnce(m, a, rank, first); chunk += gridDim.x) {
-    const BulkSpan span = SpanOf(a, rank, first + chunk);
-    const BulkArray& array = a.arrays[span.array];
-    if (array.columns > 1) PlaceChunk(array, rank, array.own + span.begin, span);
-  }
+  PlaceOwnChunks(a, rank, first, ChunksAtOnce(m, a, rank, first));
   for (int k = 1; k < Count; ++k) {
     const int p = (rank + k) % Count;
     const float* from = reinterpret_cast<const float*>(BulkRow(m, rank, tag, Count, p));
@@ -245,6 +254,46 @@ __global__ void __launch_bounds__(kBulkThreads)
       const BulkSpan span = SpanOf(a, p, first + chunk);
       PlaceChunk(a.arrays[span.array], p, from + chunk * kBulkChunk, span);
       __syncthreads();
+    }
+  }
+}
+
+// ---- Sent early ----
+//
+// Copy engines carry a rank's arrays into the peers' memory while its stream goes on with kernels; behind them the
+// count of what has been sent so, which the receiver polls when it needs the rows. Buffer count & 1: whoever sends the
+// next but one has polled, since this one, an exchange that its peers pushed behind their poll of this one. The host
+// counts, so none of it is recorded.
+
+__host__ __device__ inline float* EarlyRow(const ExchangeMemory& m, int owner, uint64_t sent, int count, int sender) {
+  return reinterpret_cast<float*>(m.early[static_cast<size_t>(owner)]) +
+         (static_cast<int64_t>(sent & 1) * count + sender) * m.early_floats;
+}
+__host__ __device__ inline uint64_t* EarlyCount(const ExchangeMemory& m, int owner, uint64_t sent, int count,
+                                                int sender) {
+  return reinterpret_cast<uint64_t*>(EarlyRow(m, owner, 0, count, 2 * count)) + static_cast<int64_t>(sent & 1) * count +
+         sender;
+}
+
+// Queues the copies of this rank's arrays, which come behind what the stream holds. They fit (early_floats).
+void SendEarly(const ExecContext& ctx, const BulkArrays& arrays);
+// Orders the stream behind them; the count that the peers' arrays come with.
+uint64_t EndEarly(const ExecContext& ctx);
+
+// Every rank has sent its share of the arrays early; afterwards it has all of them.
+template <int Count>
+__global__ void __launch_bounds__(kBulkThreads)
+    TakeEarlyKernel(ExchangeMemory m, int rank, BulkArrays a, uint64_t sent, int64_t site) {
+  AllowNext();
+  WaitForPrevious();
+  PlaceOwnChunks(a, rank, 0, a.chunks(rank));
+  for (int k = 1; k < Count; ++k) {
+    const int p = (rank + k) % Count;
+    if (threadIdx.x == 0) AwaitFlag(m, rank, p, EarlyCount(m, rank, sent, Count, p), sent, site);
+    __syncthreads();
+    for (int64_t chunk = blockIdx.x; chunk < a.chunks(p); chunk += gridDim.x) {
+      const BulkSpan span = SpanOf(a, p, chunk);
+      PlaceChunk(a.arrays[span.array], p, EarlyRow(m, rank, sent, Count, p) + chunk * kBulkChunk, span);
     }
   }
 }

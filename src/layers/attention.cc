@@ -148,20 +148,27 @@ CompressArgs CompressorCall(const Call& c, const CompressorWeights& w, const Com
           .layout = &layout};
 }
 
-// What becomes keys, from every rank its rows.
-void GatherKeys(const ExecContext& ctx, const Call& c, int64_t* site) {
-  GatherSharesArgs shares{.site = *site};
-  for (const Tensor& rows : {c.kv, c.values, c.gates, c.index_values, c.index_gates}) shares.AddRows(ctx, rows);
-  GatherShares(ctx, shares);
-  *site += ShareExchanges(ctx, shares);
+// What becomes keys, from every rank its rows: they travel while the queries are expanded.
+GatherSharesArgs SendKeys(const ExecContext& ctx, const Call& c, int64_t site) {
+  if (c.num_own() > 0) {
+    QPrepare(ctx, {.kv = c.Own(c.kv),
+                   .kv_norm = c.w.kv_norm,
+                   .cos_sin = c.own_rope.cos_sin,
+                   .norm_eps = c.s.norm_eps,
+                   .cache = c.own_cache});
+  }
+  GatherSharesArgs keys{.site = site};
+  for (const Tensor& rows : {c.kv, c.values, c.gates, c.index_values, c.index_gates}) keys.AddRows(ctx, rows);
+  SendShares(ctx, keys);
+  return keys;
 }
 
-// Every head normed without a weight, RoPE on the tail; the tokens' own rows likewise: one vector is key and value.
-// With `append` their rows go into the cache by the same launch.
-void Prepare(const ExecContext& ctx, const Call& c, bool append, int64_t* site) {
+// Every head normed without a weight, RoPE on the tail; the tokens' own rows likewise, unless they are among the `keys`
+// of ranks: one vector is key and value. With `append` their rows go into the cache by the same launch.
+void Prepare(const ExecContext& ctx, const Call& c, bool append, const GatherSharesArgs& keys, int64_t* site) {
   const int64_t t = c.num_own();
   QPrepareArgs prepare{.q = c.queries.blocks != nullptr || c.plan.sliced ? Tensor{} : c.q,
-                       .kv = c.Own(c.kv),
+                       .kv = c.plan.by_tokens ? Tensor{} : c.Own(c.kv),
                        .kv_norm = c.w.kv_norm,
                        .index_q = c.index_q,
                        .cos_sin = c.own_rope.cos_sin,
@@ -170,8 +177,9 @@ void Prepare(const ExecContext& ctx, const Call& c, bool append, int64_t* site) 
                        .cache = c.own_cache,
                        .append = append};
   if (c.plan.by_tokens) {
-    if (t > 0) QPrepare(ctx, prepare);
-    GatherKeys(ctx, c, site);
+    if (t > 0 && (prepare.q || prepare.index_q)) QPrepare(ctx, prepare);
+    GatherShares(ctx, keys);
+    *site += ShareExchanges(ctx, keys);
   }
   const auto compress = [&](const CompressArgs& call) {
     if (!prepare.append) return Compress(ctx, call);
@@ -267,8 +275,9 @@ void Attention(const ExecContext& ctx, const AttentionPlan& plan, const Attentio
   DSV4_CHECK(appends != Appends::kNever || (cache.num_sequences != cache.num_tokens && !c.compresses()));
   const bool any = c.num_own() > 0;  // a rank may have no token of a short chunk
   if (any) Project(ctx, c, x);
+  const GatherSharesArgs keys = plan.by_tokens ? SendKeys(ctx, c, *site) : GatherSharesArgs{};
   if (any && !c.expands) Expand(ctx, c);
-  Prepare(ctx, c, before, site);
+  Prepare(ctx, c, before, keys, site);
   const Tensor topk_idxs = any ? ChooseRows(ctx, c, b) : Tensor{};
   if (plan.sliced) {
     AttendBySlices(ctx, c, topk_idxs, b.sums, y);

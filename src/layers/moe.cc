@@ -80,23 +80,27 @@ Activation RouteOwnRows(const ExecContext& ctx, const MoePlan& plan, const MoeWe
   const int64_t t = x.x.dim(0), d = x.x.dim(1);
   const RankShare own = RowsOfRank(ctx, t);
   const auto of_own = [&](const Tensor& rows) { return rows.Rows(own.begin, own.end - own.begin); };
+  const bool alone = ctx.ranks == nullptr || ctx.ranks->count == 1;
+  Activation all = x.x;
+  GatherSharesArgs inputs{.site = *site};
+  if (plan.gathered == Form::kBlocks) {
+    all = {Form::kBlocks, {nullptr, DType::kF32, x.x.shape}, alone ? x.blocks : b.rounded.Blocks(t, d)};
+    inputs.AddBlocks(x.blocks, all.blocks, t, d);
+  } else {
+    inputs.AddRows(ctx, x.x);
+  }
+  SendShares(ctx, inputs);
   if (own.end > own.begin) {
     Route(ctx, plan, w, s, of_own(tokens), {x.form, of_own(x.x), x.blocks}, b,
           {of_own(to.experts), of_own(to.weights), to.always});
   }
-  const bool alone = ctx.ranks == nullptr || ctx.ranks->count == 1;
-  GatherSharesArgs shares{.site = *site};
-  Activation all = x.x;
-  if (plan.gathered == Form::kBlocks) {
-    all = {Form::kBlocks, {nullptr, DType::kF32, x.x.shape}, alone ? x.blocks : b.rounded.Blocks(t, d)};
-    shares.AddBlocks(x.blocks, all.blocks, t, d);
-  } else {
-    shares.AddRows(ctx, x.x);
-  }
-  shares.AddRows(ctx, to.experts);
-  shares.AddRows(ctx, to.weights);
-  GatherShares(ctx, shares);
-  *site += ShareExchanges(ctx, shares);
+  // What was not sent goes with the choices.
+  GatherSharesArgs choices = inputs.sent ? GatherSharesArgs{.site = *site} : inputs;
+  choices.AddRows(ctx, to.experts);
+  choices.AddRows(ctx, to.weights);
+  if (inputs.sent) GatherShares(ctx, inputs);
+  GatherShares(ctx, choices);
+  *site += ShareExchanges(ctx, choices);
   return all;
 }
 

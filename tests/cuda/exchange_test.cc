@@ -37,7 +37,7 @@ std::vector<std::unique_ptr<Device>> OpenGpus(int count, bool one_gpu) {
 class GpuRanks {
  public:
   GpuRanks(std::vector<std::unique_ptr<Device>> devices, ExchangeTransport transport, int64_t elements,
-           double timeout_s = 20, uint32_t first = 0)
+           double timeout_s = 20, uint32_t first = 0, int64_t early = 0)
       : devices_(std::move(devices)) {
     std::vector<ExchangeGpu> gpus;
     for (auto& device : devices_) {
@@ -46,7 +46,12 @@ class GpuRanks {
       gpus.push_back({.index = device->index(), .stream = contexts_.back().stream});
     }
     auto opened = OpenGpuExchange(gpus, transport,
-                                  {.timeout_s = timeout_s, .elements = elements, .first = first, .rank_name = "GPU"});
+                                  {.timeout_s = timeout_s,
+                                   .elements = elements,
+                                   .bulk = early,
+                                   .early = early,
+                                   .first = first,
+                                   .rank_name = "GPU"});
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     if (opened.ok()) exchange_ = std::move(opened).value();
   }
@@ -334,6 +339,55 @@ TEST(CudaExchange, WordsAndArraysTakeTurns) {
   EXPECT_EQ(wrong, 0);
   EXPECT_TRUE(ranks.exchange().status().ok()) << ranks.exchange().status().message();
 }
+
+// What is sent early arrives, whatever the stream does meanwhile, with ranks that stumble: each value says who made it
+// in which round, so one that is read before it is there, or written before it has been read, shows.
+void SendEarlyInRounds(int count) {
+  auto devices = OpenGpus(count, false);
+  if (devices.empty()) GTEST_SKIP() << "needs " << count << " GPUs";
+  const int64_t t = 4104 * count, width = 256, rounds = 40, early = (t / count + 8) * (width + 1);
+  GpuRanks ranks(std::move(devices), ExchangeTransport::kWords, 4096, 20, 0, early + 2 * kBulkChunk);
+  std::atomic<int64_t> wrong = 0, sent = 0;
+  ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
+    DeviceBuffer rows, ids, small;
+    ASSERT_TRUE(rows.Allocate(device, 4 * t * width) && ids.Allocate(device, 4 * t) && small.Allocate(device, 4 * 64));
+    device.Clear(small.data(), 4 * 64);
+    std::vector<float> values(static_cast<size_t>(t * width));
+    std::vector<int32_t> marks(static_cast<size_t>(t));
+    Together(ranks.exchange(), r);
+    Random mine(static_cast<uint64_t>(r));
+    for (int64_t k = 0; k < rounds; ++k) {
+      const auto value = [&](int of, int64_t part) { return static_cast<float>((k * 2 + part) * 8 + of); };
+      for (int64_t part = 0; part < 2; ++part) {  // two, behind each other, before another exchange
+        std::fill(values.begin(), values.end(), value(r, part));
+        std::fill(marks.begin(), marks.end(), static_cast<int32_t>(k));
+        device.Upload(rows.data(), values.data(), 4 * t * width);
+        device.Upload(ids.data(), marks.data(), 4 * t);
+        if (mine.Chance(0.2)) std::this_thread::sleep_for(std::chrono::microseconds(mine.Index(2000)));
+        GatherSharesArgs shares;
+        shares.AddRows(ctx, {rows.data(), DType::kF32, {t, width}});
+        shares.AddRows(ctx, {ids.data(), DType::kI32, {t}});
+        SendShares(ctx, shares);
+        sent += shares.sent ? 1 : 0;
+        device.Clear(small.data(), 4 * 64);
+        GatherShares(ctx, shares);
+        device.Download(values.data(), rows.data(), 4 * t * width);
+        for (int p = 0; p < count; ++p) {
+          const RankShare share = ShareOf(t, p, count, kShareRows);
+          for (int64_t i = share.begin * width; i < share.end * width; ++i)
+            wrong += values[static_cast<size_t>(i)] != value(p, part);
+        }
+      }
+      SumRanks(ctx, {.y = {small.data(), DType::kF32, {1, 64}}});
+      AdvanceExchanges(ctx, 1);
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(sent, 2 * rounds * count);
+  EXPECT_TRUE(ranks.exchange().status().ok()) << ranks.exchange().status().message();
+}
+TEST(CudaExchange, SentEarlyBetweenTwo) { SendEarlyInRounds(2); }
+TEST(CudaExchange, SentEarlyBetweenFour) { SendEarlyInRounds(4); }
 
 TEST(CudaExchange, ADeadGpuIsNamedAndTheStepDrains) {
   auto devices = OpenGpus(2, false);

@@ -93,6 +93,26 @@ TEST(GatherShares, BlocksGoToTheirPlaces) {
   }
 }
 
+// Without links nothing goes early, nor without ranks; GatherShares does it all then.
+TEST(GatherShares, ThreadsSendNothingEarly) {
+  Exchange exchange(2, {.timeout_s = 60});
+  std::vector<std::vector<float>> y(2, std::vector<float>(16 * 3));
+  RunRanks(exchange, [&](const ExecContext& mine, int r) {
+    auto& values = y[static_cast<size_t>(r)];
+    std::fill(values.begin(), values.end(), static_cast<float>(r));
+    GatherSharesArgs shares = SharesOfRows(mine, {{values.data(), DType::kF32, {16, 3}}});
+    SendShares(mine, shares);
+    EXPECT_FALSE(shares.sent);
+    GatherShares(mine, shares);
+  });
+  for (const auto& values : y) {
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], i < 24 ? 0 : 1);
+  }
+  GatherSharesArgs alone = SharesOfRows({}, {{y[0].data(), DType::kF32, {16, 3}}});
+  SendShares({}, alone);
+  EXPECT_FALSE(alone.sent);
+}
+
 TEST(GatherShares, OneRankHasThemAll) {
   GuardBuffer<float> y({2, 3}, {1, 2, 3, 4, 5, 6});
   GatherShares({}, SharesOfRows({}, {y.tensor()}));
@@ -122,6 +142,9 @@ TEST(GatherShares, CountsExchangesByTheLongestShare) {
   EXPECT_EQ(count({rows(129, 64)}), 2);  // 64 and 65 rows
   EXPECT_EQ(count({rows(128, 64), rows(128, 1)}), 2);
   EXPECT_EQ(count({rows(8192, 4096)}), 4096);
+  GatherSharesArgs sent = SharesOfRows(ctx, {rows(8192, 4096)});
+  sent.sent = true;
+  EXPECT_EQ(ShareExchanges(ctx, sent), 0);
   view.memory = {.elements = 4096};  // by copies
   EXPECT_EQ(count({rows(128, 64), rows(129, 64)}), 3);
 }

@@ -200,6 +200,7 @@ Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const Ran
                          {.timeout_s = o.ranks.exchange_timeout_s,
                           .elements = room.elements,
                           .bulk = room.bulk,
+                          .early = room.early,
                           .rank_name = in_order ? "GPU" : "rank"});
 }
 

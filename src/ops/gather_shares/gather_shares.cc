@@ -7,12 +7,18 @@ namespace dsv4 {
 
 void GatherSharesRef(const ExecContext& ctx, const GatherSharesArgs& a);
 void GatherSharesCuda(const ExecContext& ctx, const GatherSharesArgs& a);
+void SendSharesCuda(const ExecContext& ctx, const GatherSharesArgs& a);
 
 namespace {
 
 constexpr Candidate<GatherSharesArgs> kGatherSharesCandidates[] = {
     DSV4_CUDA_ROW(GatherSharesCuda, "GatherSharesKernel"){"ref", SupportsCpu, GatherSharesRef},
 };
+// Of what goes early only.
+constexpr Candidate<GatherSharesArgs> kSendSharesCandidates[] = {DSV4_CUDA_ROW(SendSharesCuda, "copies")};
+
+// Fewer floats of a rank, and what its copies cost the host is more than they take.
+constexpr int64_t kLeastEarly = int64_t{1} << 20;
 
 }  // namespace
 
@@ -39,25 +45,45 @@ void GatherSharesArgs::AddBlocks(const uint8_t* own, uint8_t* all, int64_t num_r
                                                .columns = d / 64};
 }
 
+namespace {
+
+int64_t LongestOf(const SharedValue& v, int count) {
+  return LongestShare(v.units, count, v.grain) * v.unit * v.columns;
+}
+
+// Chunks of the longest share, each value's by themselves.
+int64_t ChunksOf(const GatherSharesArgs& a, int count) {
+  int64_t chunks = 0;
+  for (int i = 0; i < a.num_values; ++i) chunks += BulkChunks(LongestOf(a.values[static_cast<size_t>(i)], count));
+  return chunks;
+}
+
+}  // namespace
+
 // Of arrays one exchange takes as many chunks as there is room for, of all values together; by copies each value goes
 // by itself.
 int64_t ShareExchanges(const ExecContext& ctx, const GatherSharesArgs& a) {
-  if (ctx.ranks == nullptr || ctx.ranks->count == 1 || a.num_values == 0) return 0;
+  if (ctx.ranks == nullptr || ctx.ranks->count == 1 || a.num_values == 0 || a.sent) return 0;
   const RankView& ranks = *ctx.ranks;
   const ExchangeMemory& m = ranks.memory;
   if (m.elements == 0 && m.bulk_floats == 0) return 1;
-  int64_t chunks = 0, copies = 0;
-  for (int i = 0; i < a.num_values; ++i) {
-    const SharedValue& v = a.values[static_cast<size_t>(i)];
-    const int64_t longest = LongestShare(v.units, ranks.count, v.grain) * v.unit * v.columns;
-    chunks += BulkChunks(longest);
-    if (m.elements > 0) copies += CeilDiv(longest, m.elements);
-  }
-  return m.bulk_floats > 0 ? BulkExchanges(m, chunks) : copies;
+  if (m.bulk_floats > 0) return BulkExchanges(m, ChunksOf(a, ranks.count));
+  int64_t copies = 0;
+  for (int i = 0; i < a.num_values; ++i)
+    copies += CeilDiv(LongestOf(a.values[static_cast<size_t>(i)], ranks.count), m.elements);
+  return copies;
+}
+
+void SendShares(const ExecContext& ctx, GatherSharesArgs& a) {
+  if (ctx.ranks == nullptr || ctx.ranks->memory.early_floats == 0) return;
+  const int64_t floats = ChunksOf(a, ctx.ranks->count) * kBulkChunk;
+  if (floats < kLeastEarly || floats > ctx.ranks->memory.early_floats) return;
+  RunOp("send_shares", kSendSharesCandidates, ctx, a);
+  a.sent = true;
 }
 
 void GatherShares(const ExecContext& ctx, const GatherSharesArgs& a) {
-  if (ShareExchanges(ctx, a) == 0) return;
+  if (!a.sent && ShareExchanges(ctx, a) == 0) return;
   DSV4_CHECK(IsRankCount(ctx.ranks->count), ctx.ranks->count, " ranks");
   RunOp("gather_shares", kGatherSharesCandidates, ctx, a);
 }

@@ -32,6 +32,7 @@ struct GatherSharesArgs {
   int64_t site = 0;  // takes ShareExchanges(ctx, args) numbers from here on
   std::array<SharedValue, kMost> values = {};
   int num_values = 0;
+  bool sent = false;  // this rank's rows are on their way (SendShares)
 
   // y [T, ...] of 4-byte elements, this rank's rows at their places; empty ones are left out.
   void AddRows(const ExecContext& ctx, const Tensor& y);
@@ -39,8 +40,14 @@ struct GatherSharesArgs {
   void AddBlocks(const uint8_t* own, uint8_t* all, int64_t num_rows, int64_t d);
 };
 void GatherShares(const ExecContext& ctx, const GatherSharesArgs& args);
+
+// Sends this rank's rows beside what is queued before GatherShares is called with the same args, where there are links
+// and so much to send that it pays: then `sent` is set. Every rank comes to the same. Until GatherShares `own` stays as
+// it is; between the gathers of two of them and the next SendShares another exchange comes. Not recorded.
+void SendShares(const ExecContext& ctx, GatherSharesArgs& args);
 OpImplementations DescribeGatherShares(const ExecContext& ctx);
 
+// 0 of what is sent: it is counted by itself.
 int64_t ShareExchanges(const ExecContext& ctx, const GatherSharesArgs& args);
 
 }  // namespace dsv4

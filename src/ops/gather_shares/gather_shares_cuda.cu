@@ -40,14 +40,34 @@ void CopyShares(const ExecContext& ctx, const BulkArrays& arrays, int64_t site) 
   }
 }
 
-}  // namespace
-
-void GatherSharesCuda(const ExecContext& ctx, const GatherSharesArgs& a) {
+BulkArrays ArraysOf(const GatherSharesArgs& a, int count) {
   static_assert(GatherSharesArgs::kMost <= kMostBulkArrays);
-  const int count = ctx.ranks->count;
   BulkArrays arrays;
   for (const SharedValue& v : std::span(a.values).first(static_cast<size_t>(a.num_values)))
     arrays.arrays[arrays.count++] = BulkArray::Of(v.own, v.all, v.units, count, v.grain, v.unit, v.columns);
+  return arrays;
+}
+
+void TakeEarly(const ExecContext& ctx, const BulkArrays& arrays, int64_t site) {
+  const RankView& ranks = *ctx.ranks;
+  const auto kernel = ranks.count == 2   ? TakeEarlyKernel<2>
+                      : ranks.count == 4 ? TakeEarlyKernel<4>
+                                         : TakeEarlyKernel<8>;
+  const uint64_t sent = EndEarly(ctx);
+  Launch(ctx, kernel, dim3(static_cast<unsigned>(2 * ctx.gpu.multiprocessors)), dim3(kBulkThreads), 0, ranks.memory,
+         ranks.rank, arrays, sent, site);
+}
+
+}  // namespace
+
+void SendSharesCuda(const ExecContext& ctx, const GatherSharesArgs& a) {
+  SendEarly(ctx, ArraysOf(a, ctx.ranks->count));
+}
+
+void GatherSharesCuda(const ExecContext& ctx, const GatherSharesArgs& a) {
+  const int count = ctx.ranks->count;
+  const BulkArrays arrays = ArraysOf(a, count);
+  if (a.sent) return TakeEarly(ctx, arrays, a.site);
   if (ctx.ranks->memory.bulk_floats == 0) return CopyShares(ctx, arrays, a.site);
   const BulkKernel kernel = count == 2   ? GatherSharesKernel<2>
                             : count == 4 ? GatherSharesKernel<4>
