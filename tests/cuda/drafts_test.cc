@@ -10,6 +10,7 @@ namespace dsv4::test {
 namespace {
 
 bool HasGpu() { return Gpu() != nullptr; }
+bool HasTwoGpus() { return Device::Open("cuda:1").ok(); }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, DraftCases,
                          testing::Values(DraftedModel{"flash-nvfp4", "cuda", true, Speculate::kOff, HasGpu},
@@ -18,6 +19,8 @@ INSTANTIATE_TEST_SUITE_P(Cuda, DraftCases,
                                          DraftedModel{"flash-dspark", "cuda", true, Speculate::kDspark, HasGpu},
                                          DraftedModel{"flash-mtp", "cuda:0*2", true, Speculate::kMtp, HasGpu},
                                          DraftedModel{"flash-dspark", "cuda:0*2", true, Speculate::kDspark, HasGpu},
+                                         DraftedModel{"flash-mtp", "cuda:0,1", true, Speculate::kMtp, HasTwoGpus},
+                                         DraftedModel{"flash-dspark", "cuda:0,1", true, Speculate::kDspark, HasTwoGpus},
                                          DraftedModel{"nano", "cuda", true, Speculate::kMtp, HasGpu},
                                          DraftedModel{"nano", "cuda", true, Speculate::kDspark, HasGpu}),
                          NameOf);

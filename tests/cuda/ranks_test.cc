@@ -1,4 +1,4 @@
-// The engine with several ranks: on one GPU, ordered by events, and on two GPUs, by words.
+// The engine with several ranks: on one GPU, ordered by events, and on several GPUs, by words.
 #include "engine/ranks/ranks.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 
 #include "base/env.h"
+#include "base/str.h"
 #include "dsv4/inspect.h"
 #include "dsv4/sampling.h"
 #include "io/test_files.h"
@@ -22,15 +23,29 @@ namespace dsv4::test {
 namespace {
 
 constexpr const char *kOneGpu = "cuda:0*2", *kTwoGpus = "cuda:0,1";
+constexpr const char *kOneGpuForFour = "cuda:0*4", *kOneGpuForEight = "cuda:0*8";
+constexpr const char *kFourGpus = "cuda:0-3", *kEightGpus = "cuda:0-7";
 
 // Before the first call of CUDA, which other tests of this program make: see base/env.h.
 [[maybe_unused]] const bool kKernelsAreLoadedAtOnce = (LoadKernelsAtOnce(), true);
 
-bool HasTwoGpus() { return Device::Open("cuda:1").ok(); }
+int GpusOf(const std::string& device) {
+  return device == kTwoGpus ? 2 : device == kFourGpus ? 4 : device == kEightGpus ? 8 : 1;
+}
+bool HasGpus(int count) { return Device::Open(StrCat("cuda:", count - 1)).ok(); }
 
 #define DSV4_GPUS_OR_SKIP(device) \
   DSV4_GPU_OR_SKIP();             \
-  if (std::string(device) == kTwoGpus && !HasTwoGpus()) GTEST_SKIP() << "needs 2 GPUs"
+  if (!HasGpus(GpusOf(device))) GTEST_SKIP() << "needs " << GpusOf(device) << " GPUs"
+
+std::string NameOfDevice(const std::string& device) {
+  const auto gpus = [](int count) {
+    return count == 1 ? "OneGpu" : count == 2 ? "TwoGpus" : count == 4 ? "FourGpus" : "EightGpus";
+  };
+  return StrCat(gpus(GpusOf(device)), device == kOneGpuForFour    ? "ForFour"
+                                      : device == kOneGpuForEight ? "ForEight"
+                                                                  : "");
+}
 
 EngineOptions RankOptions(const std::string& dir, const std::string& device) {
   EngineOptions options = ExactOptions(dir);
@@ -47,16 +62,25 @@ EngineOptions NanoOnRanks(const std::string& device) {
   return options;
 }
 
-class CudaRanks : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+using RanksCase = std::tuple<const char*, const char*>;  // fixture, device
+
+std::string NameOfCase(const testing::TestParamInfo<RanksCase>& instance) {
+  std::string name = std::get<0>(instance.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return StrCat(name, "_", NameOfDevice(std::get<1>(instance.param)));
+}
+
+class CudaRanks : public testing::TestWithParam<RanksCase> {};
 INSTANTIATE_TEST_SUITE_P(All, CudaRanks,
                          testing::Combine(testing::Values("mini-bf16", "flash-nvfp4", "pro-official",
                                                           "flash-all-nvfp4"),
                                           testing::Values(kOneGpu, kTwoGpus)),
-                         [](const auto& instance) {
-                           std::string name = std::get<0>(instance.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name + (std::get<1>(instance.param) == kOneGpu ? "_OneGpu" : "_TwoGpus");
-                         });
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(ForEight, CudaRanks,
+                         testing::Combine(testing::Values("flash-8-groups"),
+                                          testing::Values(kOneGpu, kOneGpuForFour, kOneGpuForEight, kTwoGpus, kFourGpus,
+                                                          kEightGpus)),
+                         NameOfCase);
 
 TEST_P(CudaRanks, LogitsAgreeWithTheReference) {
   const auto [fixture, device] = GetParam();
@@ -82,7 +106,13 @@ TEST_P(CudaRanks, AsTrainedRoundingAgreesWithTheSimulatedReference) {
 
 class CudaRanksOn : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Nano, CudaRanksOn, testing::Values(kOneGpu, kTwoGpus),
-                         [](const auto& instance) { return instance.param == kOneGpu ? "OneGpu" : "TwoGpus"; });
+                         [](const auto& instance) { return NameOfDevice(instance.param); });
+
+// Of Flash's widths, which eight can divide.
+class CudaRanksOfFlash : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, CudaRanksOfFlash,
+                         testing::Values(kOneGpu, kOneGpuForFour, kOneGpuForEight, kTwoGpus, kFourGpus, kEightGpus),
+                         [](const auto& instance) { return NameOfDevice(instance.param); });
 
 // Text that the ranks draw is what the host draws from their logits; more steps than a recording waits for, and several
 // sequences.
@@ -204,7 +234,7 @@ std::vector<float> DecodedLogits(EngineOptions options, const std::string& devic
 // A row has launches of its own: the expansion of a rank's heads, parts that leave where they are made. And the bits
 // that it has among others, by either way of exchanging. KV rows and index keys as the model was trained with, and
 // not.
-TEST_P(CudaRanksOn, ARowHasTheBitsThatItHasAmongOthers) {
+TEST_P(CudaRanksOfFlash, ARowHasTheBitsThatItHasAmongOthers) {
   DSV4_GPUS_OR_SKIP(GetParam());
   for (const bool trained : {true, false}) {
     EngineOptions options;
@@ -215,8 +245,8 @@ TEST_P(CudaRanksOn, ARowHasTheBitsThatItHasAmongOthers) {
     const std::vector<float> alone = DecodedLogits(options, GetParam(), false, false);
     ASSERT_FALSE(alone.empty());
     EXPECT_TRUE(alone == DecodedLogits(options, GetParam(), false, true)) << trained;
-    if (std::string(GetParam()) == kTwoGpus) {
-      EXPECT_TRUE(alone == DecodedLogits(options, kTwoGpus, true, false)) << trained;
+    if (GpusOf(GetParam()) > 1) {
+      EXPECT_TRUE(alone == DecodedLogits(options, GetParam(), true, false)) << trained;
     }
     // Random weights: choices of experts near a tie differ with the order of a sum.
     ExpectAgreement(
@@ -225,9 +255,10 @@ TEST_P(CudaRanksOn, ARowHasTheBitsThatItHasAmongOthers) {
   }
 }
 
-// Long prompts of Flash's widths: rows travel as FP16 blocks, the experts' sums as they are made.
-TEST(CudaRanksWords, LongPromptsHaveTheBitsOfEvents) {
-  DSV4_GPUS_OR_SKIP(kTwoGpus);
+// Long prompts: rows travel as FP16 blocks, and early, the experts' sums as they are made.
+TEST_P(CudaRanksOfFlash, LongPromptsHaveTheBitsOfEvents) {
+  if (GpusOf(GetParam()) == 1) GTEST_SKIP() << "ranks of one GPU have no words";
+  DSV4_GPUS_OR_SKIP(GetParam());
   EngineOptions options;
   options.synthetic = {.shape = "flash", .num_layers = 4, .seed = 5};
   options.max_context = 4096;
@@ -245,9 +276,9 @@ TEST(CudaRanksWords, LongPromptsHaveTheBitsOfEvents) {
     }
     return logits;
   };
-  const std::vector<float> words = last_row(kTwoGpus, false);
+  const std::vector<float> words = last_row(GetParam(), false);
   ASSERT_FALSE(words.empty());
-  EXPECT_TRUE(words == last_row(kTwoGpus, true));
+  EXPECT_TRUE(words == last_row(GetParam(), true));
   // Random weights: choices of experts near a tie differ with the order of a sum.
   ExpectAgreement("one GPU", Compare(words, last_row("cuda", false), static_cast<int64_t>(words.size()) / 2), 0.1, 0);
 }
@@ -294,7 +325,7 @@ TEST_P(CudaRanks, RankInvariantHasOneGpusBits) {
   EXPECT_TRUE(AllLogits(*several, ids, 130) == AllLogits(*one, ids, 130));
 }
 
-TEST_P(CudaRanksOn, RankInvariantHasOneGpusBitsInAllRegimes) {
+TEST_P(CudaRanksOfFlash, RankInvariantHasOneGpusBitsInAllRegimes) {
   DSV4_GPUS_OR_SKIP(GetParam());
   for (const bool fp8_dense : {false, true}) {
     EngineOptions flash;
