@@ -11,7 +11,8 @@
 namespace dsv4 {
 
 // Compares window rings, compressor states and the last page of each of `caches` with the leader's. Nothing may be
-// queued. On a difference the ranks have failed: kInternal, which names the rank.
-Status CheckRanks(Ranks& ranks, const SequenceMemory& memory, std::span<RankCaches* const> caches);
+// queued. On a difference the ranks have failed: kInternal, which names the rank. Also the devices' errors, and
+// kResourceExhausted where there is no memory for the copies.
+Status CheckRanks(Ranks& ranks, SequenceMemory& memory, std::span<RankCaches* const> caches);
 
 }  // namespace dsv4

@@ -60,6 +60,7 @@ struct SequenceMemory {
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<KvMemory>> memories;
   std::vector<KvMemory*> kv_of_ranks;  // memories, for RankCaches
+  std::vector<StagingBuffer> staged;   // of each rank, for comparisons (check_ranks.h); empty until there is one
   SessionOwner* owner = nullptr;       // null once it is gone
   std::string fingerprint;  // of what computes the rows: the same fingerprint, the same bits. "": not computed yet
 };
