@@ -10,7 +10,7 @@
 #include "ops/linear/rows/column_order.h"
 #include "ops/simd.h"
 
-namespace dsv4::DSV4_ISA {
+namespace dsv4 {
 
 inline constexpr int64_t kTileRows = 4, kTileTokens = 3;  // 12 accumulators, 3 inputs, 1 weight: 16 registers
 inline constexpr int64_t kRowBlock = 16;    // rows decoded at a time: 16 KiB of float32 for 256 columns, in L1
@@ -25,6 +25,17 @@ struct RowProduct {
   int64_t y_offset = 0;             // row `begin` of W goes to y[t][y_offset]
   int64_t num_tokens = 0;
 };
+
+namespace DSV4_ROWS_OF {
+// Rows [begin, end) of W (multiply_rows_cpu.cc). Of a matrix in tiles those that come begin-th to end-th, each at its
+// own place in y: all ranges together have all rows.
+void MultiplyRows(const RowProduct& p, int64_t begin, int64_t end);
+}  // namespace DSV4_ROWS_OF
+
+namespace DSV4_ISA {
+
+// Sets that have nothing on top for it take another's (DSV4_ROWS_OF, ops/CMakeLists.txt).
+using DSV4_ROWS_OF::MultiplyRows;
 
 // Decoded weights in memory.
 struct BufferRow {
@@ -67,8 +78,5 @@ DSV4_INLINE void AddProducts(const Row* rows, const float* const* x, int64_t beg
   }
 }
 
-// Rows [begin, end) of W (multiply_rows_cpu.cc). Of a matrix in tiles those that come begin-th to end-th, each at its
-// own place in y: all ranges together have all rows.
-void MultiplyRows(const RowProduct& p, int64_t begin, int64_t end);
-
-}  // namespace dsv4::DSV4_ISA
+}  // namespace DSV4_ISA
+}  // namespace dsv4
