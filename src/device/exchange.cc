@@ -12,7 +12,6 @@ namespace dsv4 {
 
 ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport transport) {
   constexpr int64_t kMostBytes = int64_t{128} << 20, kMostBulkBytes = int64_t{256} << 20;
-  constexpr int64_t kMostEarlyBytes = int64_t{256} << 20;
   constexpr int64_t kMostWords = int64_t{1} << 20;  // 128 rows of 8,192 columns
   const bool words = transport == ExchangeTransport::kWords;
   const int64_t most = std::min(kMostBytes / (2 * 8 * count), words ? kMostWords : kMostBytes);
@@ -20,7 +19,7 @@ ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport trans
   if (words) {
     const int64_t share = (largest + count - 1) / count + kBulkChunk;  // shares are not all of one size
     room.bulk = std::min(BulkChunks(share) * kBulkChunk, kMostBulkBytes / (2 * count * 4));
-    room.early = std::min(BulkChunks(share) * kBulkChunk, kMostEarlyBytes / (2 * count * 4));
+    room.early = room.bulk;
   }
   return room;
 }
