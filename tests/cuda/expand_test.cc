@@ -172,7 +172,31 @@ TEST(CudaQPrepareExpand, GivesTheBitsWithAPartOfTheHeads) {
   }
 }
 
-// More blocks than multiprocessors; K too short for eight segments; a part of the heads and more tokens than one.
+TEST(CudaQPrepareExpand, GivesTheBitsWithAPartOfTheHeadsForAFewTokens) {
+  DSV4_GPU_OR_SKIP();
+  for (const int64_t tokens : {2, 3, 4}) {
+    for (const int64_t position : {0, 126, 127, 253}) {
+      const bool indexes = position % 2 == 0;
+      ExpectTheSameBits({.heads = 32,
+                         .k = 1024,
+                         .ratio = indexes ? 4 : 128,
+                         .position = position,
+                         .tokens = tokens,
+                         .of_index = indexes ? 64 : 0});
+    }
+    for (const ExpandCase& c : {ExpandCase{32, 1536, 0, 130, KvDtype::kF32, IndexDtype::kF32, tokens},
+                                {32, 1536, 4, 1022, KvDtype::kBf16, IndexDtype::kBf16, tokens, 64},
+                                {8, 1008, 128, 381, KvDtype::kFp8, IndexDtype::kFp4, tokens},
+                                {33, 208, 4, 1023, KvDtype::kFp8, IndexDtype::kFp4, tokens, 31},
+                                {4, 512, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, tokens, 5}}) {
+      ExpectTheSameBits(c);
+    }
+  }
+  ExpectTheSameBits({16, 2048, 4, 7, KvDtype::kFp8, IndexDtype::kF32, 4, 64});
+  ExpectTheSameBits({32, 4096, 4, 130, KvDtype::kFp8, IndexDtype::kFp4, 3, 64});
+}
+
+// More blocks than multiprocessors; K too short for eight segments, or too long for those of several tokens.
 TEST(QPrepareExpand, ShapesThatFit) {
   const ExecContext ctx{.device = DeviceKind::kCuda, .gpu = {.arch = 90, .multiprocessors = 132}};
   const uint8_t somewhere = 0;
@@ -191,7 +215,8 @@ TEST(QPrepareExpand, ShapesThatFit) {
   };
   EXPECT_TRUE(can(64, 64, 1024) && can(32, 64, 1024) && can(16, 64, 1024) && can(32, 0, 1024));
   EXPECT_TRUE(can(64, 64, 1536) && can(8, 64, 1536) && can(64, 64, 1024, 4));
-  EXPECT_FALSE(can(128, 64, 1536) || can(40, 64, 1024) || can(32, 64, 1024, 2));
+  EXPECT_TRUE(can(32, 64, 1024, 4) && can(32, 64, 4096, 4) && can(16, 64, 2048, 4) && can(32, 0, 1024, 2));
+  EXPECT_FALSE(can(128, 64, 1536) || can(40, 64, 1024) || can(32, 64, 1024, 5) || can(16, 64, 2064, 2));
   EXPECT_TRUE(can(32, 0, 512) && can(36, 0, 448));
   EXPECT_FALSE(can(32, 0, 448));
 }
@@ -202,7 +227,10 @@ TEST(CudaQPrepareExpand, GivesTheBitsShort) {
   for (ExpandCase c : {ExpandCase{64, 256, 4, 131}, {33, 208, 128, 255}}) {
     for (c.tokens = 1; c.tokens <= 4; c.tokens += 3) ExpectTheSameBits(c);
   }
-  ExpectTheSameBits({36, 64, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 5});
+  for (const int64_t tokens : {1, 4}) {
+    ExpectTheSameBits({36, 64, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, tokens, 5});
+    ExpectTheSameBits({8, 512, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, tokens, 6});
+  }
 }
 
 // Other shapes and formats, tokens of several sequences, inputs as three parts: not in one launch.

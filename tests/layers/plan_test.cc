@@ -108,8 +108,8 @@ TEST(Plan, OneRowsPartLeavesWhereItIsMade) {
   EXPECT_FALSE(LinearPushes(ctx, 1, layer.attention.o_b));
 }
 
-// One of two and of four ranks; a few rows take q_b and q_prepare apart there.
-TEST(Plan, OneRowOfARanksHeadsIsOneLaunchToo) {
+// One of two and of four ranks.
+TEST(Plan, FewRowsOfARanksHeadsAreOneLaunchToo) {
   for (const int64_t cuts : {2, 4}) {
     for (const bool indexes : {true, false}) {
       Layer layer;
@@ -121,7 +121,8 @@ TEST(Plan, OneRowOfARanksHeadsIsOneLaunchToo) {
         layer.shape.cache.index = {};
       }
       EXPECT_TRUE(layer.Plan(StepClass::kOneRow).attention.expands) << cuts << indexes;
-      EXPECT_FALSE(layer.Plan(StepClass::kFewRows).attention.expands) << cuts << indexes;
+      EXPECT_TRUE(layer.Plan(StepClass::kFewRows).attention.expands) << cuts << indexes;
+      EXPECT_FALSE(layer.Plan(StepClass::kDecode).attention.expands) << cuts << indexes;
       layer.shape.rank_invariant = true;
       EXPECT_FALSE(layer.Plan(StepClass::kOneRow).attention.expands);
     }

@@ -12,7 +12,7 @@ struct ExpandParams {
   Params prepare;
 };
 
-// One token, where CutOf says `part`; `pooled`: bytes that the compressors take.
+// Where CutOf says `part`; `pooled`: bytes that the compressors take.
 void ExpandPart(const ExecContext& ctx, const ExpandParams& params, const ExpandCut& cut, size_t pooled);
 
 }  // namespace dsv4::q_prepare

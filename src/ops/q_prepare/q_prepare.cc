@@ -59,8 +59,9 @@ bool QPrepareExpands(const ExecContext& ctx, const ExpandShape& s) {
                        (!indexes || takes(s.index_q_b, s.index_heads * kIndexHead));
   if (!shape || !weights) return false;
   const ExpandCut cut = CutOf(ctx, s);
-  return cut.blocks <= ctx.gpu.multiprocessors && (!cut.part || s.num_tokens == 1) &&
-         (!cut.along_k || CeilDiv(s.q_b.cols, kTileCols64) >= kMinCutTiles);
+  const bool fits = !cut.along_k || (CeilDiv(s.q_b.cols, kTileCols64) >= kMinCutTiles &&
+                                     (s.num_tokens == 1 || s.q_b.cols <= kMaxFewCutCols));
+  return cut.blocks <= ctx.gpu.multiprocessors && fits;
 }
 
 std::string QPrepareImplementation(const ExecContext& ctx, bool expands) {
