@@ -82,8 +82,8 @@ TEST(Plan, FewRowsHaveTheLaunchesOfOne) {
   EXPECT_FALSE(more.attention.expands || more.moe.router_multiplies);
 }
 
-// One of two ranks that exchange by words: what few rows' bridges add up, one row's output matrix sends.
-TEST(Plan, OneRowsPartLeavesWhereItIsMade) {
+// One of two ranks that exchange by words: what few rows' bridges add up, their output matrix sends.
+TEST(Plan, FewRowsPartLeavesWhereItIsMade) {
   RankView ranks{.count = 2, .transport = ExchangeTransport::kWords};
   ExecContext ctx = kOnH200;
   ctx.ranks = &ranks;
@@ -93,13 +93,16 @@ TEST(Plan, OneRowsPartLeavesWhereItIsMade) {
     layer.shape.num_cuts = 2;
     layer.shape.mixes = Matrix(WeightFormat::kF32, 24, 4 * Layer::kD);
     EXPECT_EQ(layer.Plan(StepClass::kOneRow, ctx).attention.out, Form::kPushedForBridge);
-    EXPECT_EQ(layer.Plan(StepClass::kFewRows, ctx).attention.out, Form::kPartsForBridge);
+    EXPECT_EQ(layer.Plan(StepClass::kFewRows, ctx).attention.out, Form::kPushedForBridge);
     EXPECT_EQ(layer.Plan(StepClass::kDecode, ctx).attention.out, Form::kRankParts);
     layer.shape.settings.activation = ActivationDtype::kNvfp4;
     EXPECT_EQ(layer.Plan(StepClass::kOneRow, ctx).attention.out, Form::kPartsForBridge);
     layer.shape.settings.activation = ActivationDtype::kNative;
     layer.attention.o_b = Matrix(dense, Layer::kD, 1000);  // not whole chunks
     EXPECT_EQ(layer.Plan(StepClass::kOneRow, ctx).attention.out, Form::kPartsForBridge);
+    layer.attention.o_b = Matrix(dense, Layer::kD, 8 * 1024);  // room for one row's inputs, not for four
+    EXPECT_EQ(layer.Plan(StepClass::kOneRow, ctx).attention.out, Form::kPushedForBridge);
+    EXPECT_EQ(layer.Plan(StepClass::kFewRows, ctx).attention.out, Form::kPartsForBridge);
   }
   const Layer layer;
   ranks.transport = ExchangeTransport::kEvents;

@@ -78,8 +78,8 @@ bool LinearNormalises(const ExecContext& ctx, const QuantTensor& w) {
 
 bool LinearPushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w) {
   const bool ranks = ctx.ranks != nullptr && ctx.ranks->count > 1 && ctx.ranks->transport == ExchangeTransport::kWords;
-  return ranks && num_tokens == 1 && SupportsCuda(ctx) && ctx.regime == Regime::kDecode && !ctx.reference_ops &&
-         !ctx.f32_inputs && GpuLinearKernels(ctx, w) == LinearKernels::kTiles && tile_linear::Pushes(ctx, w);
+  return ranks && SupportsCuda(ctx) && ctx.regime == Regime::kDecode && !ctx.reference_ops && !ctx.f32_inputs &&
+         GpuLinearKernels(ctx, w) == LinearKernels::kTiles && tile_linear::Pushes(ctx, num_tokens, w);
 }
 
 std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w) {

@@ -48,7 +48,7 @@ bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t gr
 // Whether it takes a norm along: the GPU's kernels of Regime::kDecode do.
 bool LinearNormalises(const ExecContext& ctx, const QuantTensor& w);
 
-// Whether it sends a rank's part of y to the others where it is made: one row, of GPUs that exchange by words. What
+// Whether it sends a rank's part of y to the others where it is made: a few rows, of GPUs that exchange by words. What
 // sends it later waits for all of y first.
 bool LinearPushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w);
 

@@ -450,7 +450,7 @@ constexpr size_t kOneBlock = 116 * 1024;
 // In a translation unit of its own for each format: a launch with as many columns as the tokens need.
 template <WeightFormat F>
 void LaunchFormat(const ExecContext& ctx, const Params& p);
-// Of one token and a matrix where Pushes says so: y besides to the other ranks.
+// Of a few tokens and a matrix where Pushes says so: y besides to the other ranks.
 template <WeightFormat F>
 void LaunchPushing(const ExecContext& ctx, const Params& p, int64_t site);
 void LaunchExact(const ExecContext& ctx, const Params& p);  // x as three numbers, any format

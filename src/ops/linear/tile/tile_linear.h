@@ -41,13 +41,15 @@ inline int LogSegments(const ExecContext& ctx, int64_t tile_cols, int64_t items)
   while (!IsDirect(ctx, tile_cols, items) && log_segments < 3 && tile_cols >> (log_segments + 1) >= 1) ++log_segments;
   return log_segments;
 }
-// Whether one token's product of this matrix alone is one whose rows a block finishes together and can send: K cut into
-// eight segments of whole chunks.
-inline bool Pushes(const ExecContext& ctx, const QuantTensor& w) {
-  const int64_t tile_cols = w.cols / kTileCols64;
-  return w.cols % kTileCols64 == 0 && tile_cols <= 256 && tile_cols % (8 * TilesOfChunk(w.format)) == 0 &&
-         w.rows % 16 == 0 && w.rows <= int64_t{16} * 32 * ctx.gpu.multiprocessors &&
-         !IsDirect(ctx, tile_cols, w.rows / 16);
+// Whether few tokens' product of this matrix alone is one whose rows a block finishes together and can send: K cut into
+// eight segments of whole chunks, and room for all x and the segments' sums.
+inline bool Pushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w) {
+  const int64_t tile_cols = w.cols / kTileCols64, items = w.rows / 16, sms = ctx.gpu.multiprocessors;
+  // Of several tokens fewer items would be spread over clusters.
+  const bool room = num_tokens == 1 ? tile_cols <= 256 && items <= 32 * sms
+                                    : num_tokens <= 4 && tile_cols <= 64 && items <= 4 * sms && 2 * items > sms;
+  return room && w.cols % kTileCols64 == 0 && tile_cols % (8 * TilesOfChunk(w.format)) == 0 && w.rows % 16 == 0 &&
+         !IsDirect(ctx, tile_cols, items);
 }
 }  // namespace tile_linear
 

@@ -150,10 +150,16 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
     if (y == nullptr) return;
     const float* from = partials + threadIdx.x;
     const auto tree_sum = [&](int step) { return SumOfParts(from, step, log_parts); };
-    if constexpr (P::kPushes) {
+    if constexpr (P::kPushes && kTokens == 1) {
       const float part = tree_sum(stride) * y_factor;
       PushWord(push.to, P::Tag(), y - p.matrices[0].y, part);
       *y = part;
+    } else if constexpr (P::kPushes) {
+      for (int i = 0; i < p.num_tokens; ++i, from += stride, y += y_rows) {
+        const float part = tree_sum(kTokens * stride) * y_factor;
+        PushWord(push.to, P::Tag(), y - p.matrices[0].y, part);
+        *y = part;
+      }
     } else if constexpr (kTokens == 1) {
       if (p.norm != nullptr) y_factor *= row_scale[0];
       *y = tree_sum(stride) * y_factor;
@@ -208,9 +214,12 @@ void LaunchFewTokens(const ExecContext& ctx, const Params& p) {
 
 template <WeightFormat F>
 void LaunchPushing(const ExecContext& ctx, const Params& p, int64_t site) {
-  DSV4_CHECK(p.num_tokens == 1 && p.num_matrices == 1 && p.groups == 1 && p.log_segments == 3 && p.norm == nullptr &&
-             OneTokenTakes(p, 1));
-  LaunchOneToken<F, false, true, 1, kSlots, Push>(ctx, p, Push{PushOf(*ctx.ranks, site)});
+  DSV4_CHECK(p.num_tokens <= kFewTokens && p.num_matrices == 1 && p.groups == 1 && p.log_segments == 3 &&
+             p.norm == nullptr && OneTokenTakes(p, p.num_tokens <= 2 ? p.num_tokens : kFewTokens));
+  const Push push{PushOf(*ctx.ranks, site)};
+  if (p.num_tokens == 1) return LaunchOneToken<F, false, true, 1, kSlots, Push>(ctx, p, push);
+  if (p.num_tokens == 2) return LaunchOneToken<F, false, true, 2, kSlots, Push>(ctx, p, push);
+  LaunchOneToken<F, false, true, kFewTokens, kSlots, Push>(ctx, p, push);
 }
 
 template <WeightFormat F>
