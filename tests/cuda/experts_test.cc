@@ -118,6 +118,7 @@ TEST(CudaExperts, AFewTokensHaveTheBitsOfMore) {
   DSV4_GPU_OR_SKIP();
   AFewTokensHaveTheBitsOfMore({WeightFormat::kNvfp4}, {3, 4096, 2048, 7}, {9});
   AFewTokensHaveTheBitsOfMore({WeightFormat::kNvfp4}, {2, 7168, 1024, 2}, {});
+  AFewTokensHaveTheBitsOfMore({WeightFormat::kNvfp4}, {3, 4096, 1024, 7}, {9});  // of one of two ranks
   for (const QuantCase& kind : ExpertQuantCases()) {
     if (InfoOf(kind.format).bits == 4) AFewTokensHaveTheBitsOfMore(kind, {14, 1024, 1024, 7}, {0, 8, 9, 10, 19});
   }

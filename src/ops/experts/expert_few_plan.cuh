@@ -118,10 +118,12 @@ struct FewItems {
     const int begin = each * block + min(block, more);
     if (!list.known) {
       rest = begin, count = each + (block < more ? 1 : 0);
-    } else if (num_chunks == 1) {
-      count = known;
-    } else {
+    } else if (each * blocks >= rows) {  // no block has fewer than its share of the known ones
       rest = rows + begin - first, count = each + (block < more ? 1 : 0);
+    } else {
+      const int others = total - rows, each_other = others / blocks, more_others = others % blocks;
+      rest = rows + each_other * block + min(block, more_others);
+      count = known + each_other + (block < more_others ? 1 : 0);
     }
   }
   struct Place {

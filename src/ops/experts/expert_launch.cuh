@@ -45,7 +45,7 @@ void LaunchFew(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t token
                         .pairs = static_cast<int>(tokens) * a.num_slots,
                         .rows = rows,
                         .up = up,
-                        .known = up && a.always >= 0 && 2 * rows >= blocks,  // then no block has fewer than its share
+                        .known = up && a.always >= 0,
                         .reciprocal = static_cast<uint32_t>(((int64_t{1} << 32) + rows - 1) / rows)};
   Launch(ctx, ExpertFewKernel<F, kTiles>, dim3(static_cast<unsigned>(blocks)), dim3(2 * kTeamThreads),
          static_cast<size_t>(FewSharedBytes<kTiles>(up, a.k, tokens, a.num_slots)), a, list);
