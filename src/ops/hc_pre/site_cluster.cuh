@@ -22,13 +22,17 @@ struct RankSum {
 template <>
 struct RankSum<1> {};
 
-// y of four columns from `element` on: this rank's part becomes the sum. A warp calls it together; of the lanes with
-// the same columns one sends. Columns of few tokens are sent by blocks that run together (exchange.cuh: why nobody
-// waits for ever).
+// y of four columns from `element` on: this rank's part becomes the sum. A warp calls it together; of the four lanes
+// with the same columns the first two send a pair each, beside their neighbours': whole sectors travel. Columns of few
+// tokens are sent by blocks that run together (exchange.cuh: why nobody waits for ever).
 template <int kRanks>
 __device__ __forceinline__ void Send(const RankSum<kRanks>& ranks, uint32_t tag, int64_t element, const Four& y,
-                                     bool sends) {
-  if (sends) PushWords<kRanks>(ranks.memory, ranks.rank, tag, element, y.v);
+                                     int of_four) {
+  if (of_four >= 2) return;
+  const bool second = of_four == 1;
+  const float a = second ? y.v[2] : y.v[0], b = second ? y.v[3] : y.v[1];
+  const int64_t at = element + 2 * of_four;
+  PushWords<kRanks>(ranks.memory, ranks.rank, tag, WordPairs{at, at, true, false}, {a, b, 0, 0});
 }
 template <int kRanks>
 __device__ __forceinline__ void AddOthers(const RankSum<kRanks>& ranks, uint32_t tag, int64_t site, int64_t element,
@@ -141,7 +145,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
       }
       if constexpr (kRanks > 1) {
         const int64_t element = t * s.d + column;
-        Send<kRanks>(ranks, tag, element, y, own_stream == 0 && !s.pushed);
+        if (!s.pushed) Send<kRanks>(ranks, tag, element, y, own_stream);
         AddOthers<kRanks>(ranks, tag, s.exchange_site, element, y);
       }
 #pragma unroll
