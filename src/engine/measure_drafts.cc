@@ -37,17 +37,19 @@ Status DecodeSome(Engine& engine, Session& session, bool speculate, int64_t toke
   return engine.Decode({&item, 1}, [](size_t, const SampledToken&) { return true; });
 }
 
+// `most_drafts`, of a round, is left as it may be.
 Status DecodeEachWay(Engine& engine, int64_t* most_drafts) {
   constexpr int64_t kPlain = 8;
   constexpr int kRuns = 2;  // the first one records
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, engine.NewSession());
   DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, false, kPlain));
   const int64_t most = std::exchange(*most_drafts, 0);
-  const Status plain = DecodeSome(engine, *session, true, kPlain);  // keeps what the module reads
-  *most_drafts = most;
-  DSV4_RETURN_IF_ERROR(plain);
+  DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, kPlain));  // keeps what the module reads
   for (int64_t drafts = 1; drafts <= most; ++drafts) {
+    *most_drafts = most;
     for (int run = 0; run < kRuns; ++run) DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, drafts + 1));
+    *most_drafts = drafts;  // of rounds that follow each other without the host, for which there is room then
+    DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, 4 * (drafts + 1)));
   }
   return {};
 }
@@ -59,7 +61,9 @@ Status EngineImpl::MeasureDrafts() {
   std::unique_ptr<Drafter> drafter = std::move(drafting_.drafter);
   drafting_.drafter = std::make_unique<UnheardDrafter>(*drafter);
   drafting_.UsePolicy(0);  // all that is drafted is verified
+  const int64_t most = drafting_.max_tokens;
   const Status status = DecodeEachWay(*this, &drafting_.max_tokens);
+  drafting_.max_tokens = most;
   drafting_.UsePolicy();
   drafting_.drafter = std::move(drafter);
   drafting_.counts = {};

@@ -3,6 +3,7 @@
 
 #include "engine/drafts/draft_cases.h"
 #include "engine/drafts/model_drafts_fixture.h"
+#include "engine/engine_impl.h"
 #include "support/cuda_mirror.h"
 #include "support/fixture.h"
 
@@ -87,6 +88,22 @@ TEST_P(CudaDraftedLoop, AsksTheHostInTheEndOnly) {
     const int64_t proposals = counted.proposals, verifications = counted.verifications;
     EXPECT_EQ(DifferencesWithModule(wanted, plain, most), "") << most;
     EXPECT_GT(counted.verifications - verifications, 2 * (counted.proposals - proposals)) << most;
+  }
+}
+
+// What rounds need is recorded when the engine is loaded: a first text waits for none of it.
+TEST_P(CudaDraftedLoop, AFirstTextRecordsNothing) {
+  const DraftedModel& model = GetParam();
+  DSV4_FIXTURE_OR_SKIP(dir, model.fixture);
+  for (int64_t most = 1; most <= 3; ++most) {
+    const auto engine = LoadOrFail(
+        {.model_dir = dir, .device = model.device, .drafts = {.speculate = model.module, .tokens = most}});
+    ASSERT_NE(engine, nullptr);
+    const Recordings& recordings = dynamic_cast<EngineImpl&>(*engine).runner().recordings();
+    const int64_t before = recordings.count();
+    Generate(*engine, SomeTokens(30, 5, engine->info().vocab_size), 60, {.temperature = 0});
+    EXPECT_GT(engine->draft_counts().steps, 0) << most;
+    EXPECT_EQ(recordings.count(), before) << most;
   }
 }
 

@@ -135,9 +135,10 @@ Result<bool> DraftedLoop::RunRound(int64_t k, const VerifiedFn& on_verified, con
   const bool ends = on_round(taking.Seconds(), k == 0 || records);
   if (all_go_on && more && !ends) return true;
   if (!more) return false;
+  const bool read = std::any_of(live_.begin(), live_.end(), [](const LiveItem& l) { return !l.ended; });
   const Stopwatch last;
   DSV4_RETURN_IF_ERROR(Collect(k + 1, /*queued=*/false, on_verified).status());
-  on_round(last.Seconds(), /*was_first=*/false);
+  if (read) on_round(last.Seconds(), /*was_first=*/false);  // else all that it made lies behind an end
   return false;
 }
 

@@ -45,7 +45,7 @@ class DraftedLoop {
   using VerifiedFn = std::function<void(size_t i, int64_t position, std::span<const TokenId> proposed,
                                         int64_t accepted)>;
   // Behind every round's tokens: what it took, and whether it did what a repeated one does not. True: the loop ends
-  // behind the round that is queued by then.
+  // behind the round that is queued by then. Of a round that lies behind every sequence's end nothing is said.
   using RoundFn = std::function<bool(double seconds, bool was_first)>;
 
   // All outlive the loop. Items and `live` as of DecodeLoop.

@@ -62,6 +62,20 @@ TEST_P(DraftCases, RightOnesMakeFewerSteps) {
   }
 }
 
+// A round that was queued behind an end by then is no step of any text.
+TEST_P(DraftCases, NothingCountsBehindAnEnd) {
+  std::vector<DraftWanted> wanted = {{.prompt = 20, .sampling = {.temperature = 0.9f, .seed = 5}, .max_tokens = 40}};
+  const std::vector<DraftOutcome> all = decode_->Run(wanted, nullptr, 0);
+  wanted[0].ends_after = 12;
+  const std::vector<DraftOutcome> plain = decode_->Run(wanted, nullptr, 0);
+  for (const int64_t most : {1, 2, 3, 7}) {
+    const DraftCounts before = engine_->draft_counts();
+    EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(Guess::kRight, all), most), "");
+    const DraftCounts after = engine_->draft_counts();
+    EXPECT_EQ(after.steps - before.steps, (12 + most) / (most + 1)) << most;
+  }
+}
+
 // Whatever ends a sequence may do so at every place of a draft: its limit, whoever takes its tokens (a stop string, a
 // client that is gone), a stop id. The other sequence goes on.
 TEST_P(DraftCases, EndAnywhere) {
