@@ -57,9 +57,10 @@ Status OracleDrafter::Propose(std::span<Draft> drafts) {
 
 bool OracleDrafter::Foresees(int64_t tokens, std::vector<float>* confidence) const {
   std::vector<float> inner;
-  if (known_.tokens > 0 || !inner_->Foresees(tokens, &inner)) return false;
-  confidence->insert(confidence->end(), inner.size(), this->confidence());
-  return true;
+  const bool foresees = known_.tokens > 0 ? inner_->is_free() && tokens <= known_.tokens
+                                          : inner_->Foresees(tokens, &inner);
+  if (foresees) confidence->insert(confidence->end(), static_cast<size_t>(tokens), this->confidence());
+  return foresees;
 }
 
 Drafter::Known OracleDrafter::KnownOf(const SessionImpl& session) {

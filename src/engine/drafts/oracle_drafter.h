@@ -21,7 +21,8 @@ class OracleDrafter : public Drafter {
   int64_t max_tokens() const override { return inner_->max_tokens(); }
   bool is_free() const override { return inner_->is_free(); }
   Status Propose(std::span<Draft> drafts) override;
-  // Where the policy decides how many there are.
+  // Where the policy decides how many there are; of a fixed number where nobody makes them, for what it takes to make
+  // and to verify them is told apart.
   bool Foresees(int64_t tokens, std::vector<float>* confidence) const override;
   bool makes_at_once() const override { return inner_->makes_at_once(); }
   bool was_first() const override { return inner_->was_first(); }
