@@ -2,12 +2,13 @@
 // graphs that every rank launches from a thread of its own; whether a million of them stay right when ranks stumble;
 // what a rank that never comes does; what the host may do meanwhile.
 //
-//   exchange_bench [--seconds 100] [--gpus N] [--only exposed]
+//   exchange_bench [--seconds 100] [--gpus N] [--only exposed|sizes]
 //
-// `--only exposed`: what a decode step of one row waits for, nothing else.
+// `--only exposed`: what a decode step of one row waits for, nothing else; `sizes`: sums in graphs, by number of rows.
 // Every poll has a time-out and the program ends by itself: status 0; 1 where something was wrong; 3 where the seconds
 // ran out. One JSON object a line. On fewer than two GPUs it says so and ends.
 #include <cstring>
+#include <string_view>
 
 #include "bench/cuda/exchange_rounds.cuh"
 #include "bench/cuda/exposed_rounds.cuh"
@@ -125,6 +126,7 @@ enum class StepKind { kAlone, kSum, kChecked };
 template <int Count>
 void QueueStep(Ranks& ranks, int r, const ExecContext& ctx, int64_t tokens, StepKind kind, uint64_t seed) {
   const ExchangeMemory& m = ctx.ranks->memory;
+  int64_t number = 0;  // of the pass's exchanges
   for (int site = 0; site < kSites; ++site) {
     // Where it is checked, sizes change: what lies behind a small payload stays from older ones.
     const int64_t rows = kind == StepKind::kChecked && site % 3 == 0 ? 1 : tokens, n = rows * kWidth;
@@ -133,13 +135,15 @@ void QueueStep(Ranks& ranks, int r, const ExecContext& ctx, int64_t tokens, Step
     if (kind == StepKind::kAlone) {
       Launch(ctx, AloneKernel, dim3(static_cast<unsigned>(CeilDiv(n, 1024))), dim3(256), 0, n, ranks.y(r));
     } else {
-      SumRanksCuda(ctx, {.y = {ranks.y(r), DType::kF32, {rows, kWidth}}, .site = site});
+      const SumRanksArgs sum{.y = {ranks.y(r), DType::kF32, {rows, kWidth}}, .site = number};
+      SumRanksCuda(ctx, sum);
+      number += SumExchanges(ctx, sum);
     }
     if (kind == StepKind::kChecked)
       Launch(ctx, CheckKernel<Count>, blocks, dim3(256), 0, m, site, n, static_cast<const float*>(ranks.y(r)),
              ranks.bad(r));
   }
-  if (kind != StepKind::kAlone) AdvanceExchanges(ctx, kSites);
+  if (kind != StepKind::kAlone) AdvanceExchanges(ctx, number);
 }
 
 template <int Count>
@@ -256,11 +260,12 @@ void MeasureHostCalls(int count) {
 }
 
 template <int Count>
-void MeasureGpus(bool only_exposed) {
+void MeasureGpus(std::string_view only) {
   {
     Ranks ranks(Count, kTimeout);
+    if (only == "sizes") return MeasureGraphs<Count>(ranks);
     MeasureExposed<Count>(ranks);
-    if (only_exposed) return;
+    if (only == "exposed") return;
     StressRounds<Count>(ranks, 1'000'000);
     StressGraphs<Count>(ranks);
     MeasureGraphs<Count>(ranks);
@@ -273,11 +278,11 @@ void MeasureGpus(bool only_exposed) {
 int Main(int argc, char** argv) {
   double seconds = 100;
   int gpus = kMaxRanks;
-  bool only_exposed = false;
+  std::string_view only;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--gpus") == 0) gpus = std::atoi(argv[i + 1]);
-    if (std::strcmp(argv[i], "--only") == 0) only_exposed = std::strcmp(argv[i + 1], "exposed") == 0;
+    if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
   }
   // A kernel that is loaded while another polls may wait for it: load all of them at once.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
@@ -289,9 +294,9 @@ int Main(int argc, char** argv) {
     Line("exchange").Add("gpus", found).Add("skipped", "needs two GPUs").Print();
     return 0;
   }
-  MeasureGpus<2>(only_exposed);
-  if (gpus >= 4) MeasureGpus<4>(only_exposed);
-  if (gpus >= 8) MeasureGpus<8>(only_exposed);
+  MeasureGpus<2>(only);
+  if (gpus >= 4) MeasureGpus<4>(only);
+  if (gpus >= 8) MeasureGpus<8>(only);
   Line("exchange_end").Add("wrong", something_wrong ? 1 : 0).Print();
   return something_wrong ? 1 : 0;
 }
