@@ -11,7 +11,7 @@ namespace dsv4::test {
 namespace {
 
 bool HasGpu() { return Gpu() != nullptr; }
-bool HasTwoGpus() { return Device::Open("cuda:1").ok(); }
+bool HasTwoGpus() { return HasGpus(2); }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, DraftCases,
                          testing::Values(DraftedModel{"flash-nvfp4", "cuda", true, Speculate::kOff, HasGpu},

@@ -32,7 +32,6 @@ constexpr const char *kFourGpus = "cuda:0-3", *kEightGpus = "cuda:0-7";
 int GpusOf(const std::string& device) {
   return device == kTwoGpus ? 2 : device == kFourGpus ? 4 : device == kEightGpus ? 8 : 1;
 }
-bool HasGpus(int count) { return Device::Open(StrCat("cuda:", count - 1)).ok(); }
 
 #define DSV4_GPUS_OR_SKIP(device) \
   DSV4_GPU_OR_SKIP();             \

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -30,6 +31,9 @@ inline Device* Gpu() {
   }();
   return device.get();
 }
+
+// Whether this machine has so many.
+inline bool HasGpus(int count) { return Device::Open("cuda:" + std::to_string(count - 1)).ok(); }
 
 #define DSV4_GPU_OR_SKIP() \
   if (::dsv4::test::Gpu() == nullptr) GTEST_SKIP() << "no GPU that this build runs on"
