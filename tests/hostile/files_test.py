@@ -8,6 +8,7 @@ import struct
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from campaign import HAS_NANO, NANO, SLOWNESS, Server, cases, main, run, wait_for
@@ -43,37 +44,43 @@ class Files(unittest.TestCase):
     def weights(self):
         return next(NANO.glob("*.safetensors"))
 
+    def irregular(self, name, kind):
+        """A folder whose file `name` is none, or empty."""
+        folder = self.model(name.replace("/", "_") + kind)
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        elif kind == "loop":
+            path.symlink_to(path.name)
+        elif kind == "dangling":
+            path.symlink_to("nothing")
+        elif kind == "zero":
+            path.symlink_to("/dev/zero")
+        else:
+            path.write_bytes(b"")
+        return folder
+
+    # The program gives a pipe ten seconds to be written to: all wait together.
     def test_what_is_no_regular_file(self):
-        for name in SMALL + ["model.safetensors.index.json", self.weights().name, "encoding/encoding_dsv4.py"]:
-            for kind in ["fifo", "folder", "loop", "dangling", "zero", "empty"]:
-                with self.subTest(name=name, kind=kind):
-                    folder = self.model(name.replace("/", "_") + kind)
-                    path = folder / name
-                    path.parent.mkdir(exist_ok=True)
-                    path.unlink(missing_ok=True)
-                    if kind == "fifo":
-                        os.mkfifo(path)
-                    elif kind == "folder":
-                        path.mkdir()
-                    elif kind == "loop":
-                        path.symlink_to(path.name)
-                    elif kind == "dangling":
-                        path.symlink_to("nothing")
-                    elif kind == "zero":
-                        path.symlink_to("/dev/zero")
-                    else:
-                        path.write_bytes(b"")
-                    result = self.load(folder)
-                    if name in ["config.json", "tokenizer.json"]:
-                        self.assertEqual(result.returncode, 1)
+        names = SMALL + ["model.safetensors.index.json", self.weights().name, "encoding/encoding_dsv4.py"]
+        kinds = ["fifo", "folder", "loop", "dangling", "zero", "empty"]
+        every = [(name, kind) for kind in kinds for name in names]
+        with ThreadPoolExecutor(len(names)) as pool:
+            results = list(pool.map(self.load, [self.irregular(name, kind) for name, kind in every]))
+        for (name, kind), result in zip(every, results):
+            with self.subTest(name=name, kind=kind):
+                if name in ["config.json", "tokenizer.json"]:
+                    self.assertEqual(result.returncode, 1)
 
     def test_serve_does_not_wait_for_a_pipe_either(self):
-        for name in SMALL:
-            folder = self.model("serve" + name)
-            (folder / name).unlink(missing_ok=True)
-            os.mkfifo(folder / name)
-            if name in ["config.json", "tokenizer.json"]:
-                self.assertEqual(run("serve", "-m", str(folder), "--port", "0").returncode, 1)
+        folders = [self.irregular(name, "fifo") for name in ["config.json", "tokenizer.json"]]
+        with ThreadPoolExecutor(len(folders)) as pool:
+            results = list(pool.map(lambda folder: run("serve", "-m", str(folder), "--port", "0"), folders))
+        self.assertEqual([result.returncode for result in results], [1, 1])
 
     def test_numbers_in_the_config(self):
         config = json.loads((NANO / "config.json").read_text())
