@@ -208,6 +208,7 @@ class Page(ServerTestCase):
             b.wait("document.querySelector('.error') && document.querySelector('.error').textContent.includes('%s')" % words)
             self.assertEqual(self.text(".message.assistant > .text"), "Half a")
             b.open(self.url)
+        b.wait("document.querySelectorAll('#list .title').length == 2")  # they are read when the page is there
         self.assertEqual(self.texts("#list .title"), ["Hi", "Hi"])
 
     def test_progress_and_timings_of_the_server(self):
@@ -405,6 +406,7 @@ class Page(ServerTestCase):
         b.wait(IDLE % 1)
         self.assertEqual(b.script(FAULTS, ".message.assistant > .text"), [])
         self.assertEqual(self.text(".message.user > .text"), HOSTILE[1])
+        b.wait("document.querySelectorAll('#list .title').length == 1")
         self.assertEqual(self.texts("#list .title"), [HOSTILE[1]])
         self.assertEqual(b.script("return [window.hacked, document.querySelectorAll('img, iframe, svg, object').length]"), [None, 0])
         fetched = b.script("return performance.getEntriesByType('resource').map(e => e.name)")
