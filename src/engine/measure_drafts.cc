@@ -1,5 +1,6 @@
 // What rounds with drafts take, before the first text.
 #include <utility>
+#include <vector>
 
 #include "dsv4/sampling.h"
 #include "engine/engine_impl.h"
@@ -37,18 +38,25 @@ Status DecodeSome(Engine& engine, Session& session, bool speculate, int64_t toke
   return engine.Decode({&item, 1}, [](size_t, const SampledToken&) { return true; });
 }
 
-// `most_drafts`, of a round, is left as it may be.
-Status DecodeEachWay(Engine& engine, int64_t* most_drafts) {
+// Whether rounds of so many drafts may follow each other without the host.
+bool MayRunAhead(const Drafter& drafter, int64_t drafts) {
+  std::vector<float> confidence;
+  return drafts < DraftedSteps::kMostRows && drafter.Foresees(drafts, &confidence);
+}
+
+// drafting.max_tokens is left as it may be.
+Status DecodeEachWay(Engine& engine, Drafting& drafting) {
   constexpr int64_t kPlain = 8;
   constexpr int kRuns = 2;  // the first one records
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, engine.NewSession());
   DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, false, kPlain));
-  const int64_t most = std::exchange(*most_drafts, 0);
+  const int64_t most = std::exchange(drafting.max_tokens, 0);
   DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, kPlain));  // keeps what the module reads
   for (int64_t drafts = 1; drafts <= most; ++drafts) {
-    *most_drafts = most;
+    drafting.max_tokens = most;
     for (int run = 0; run < kRuns; ++run) DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, drafts + 1));
-    *most_drafts = drafts;  // of rounds that follow each other without the host, for which there is room then
+    if (!MayRunAhead(*drafting.drafter, drafts)) continue;
+    drafting.max_tokens = drafts;  // a round's; there is room for several
     DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, 4 * (drafts + 1)));
   }
   return {};
@@ -62,7 +70,7 @@ Status EngineImpl::MeasureDrafts() {
   drafting_.drafter = std::make_unique<UnheardDrafter>(*drafter);
   drafting_.UsePolicy(0);  // all that is drafted is verified
   const int64_t most = drafting_.max_tokens;
-  const Status status = DecodeEachWay(*this, &drafting_.max_tokens);
+  const Status status = DecodeEachWay(*this, drafting_);
   drafting_.max_tokens = most;
   drafting_.UsePolicy();
   drafting_.drafter = std::move(drafter);

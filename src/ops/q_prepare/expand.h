@@ -8,7 +8,7 @@
 namespace dsv4::q_prepare {
 
 inline constexpr int kHead = 512, kIndexHead = 128;  // channels
-inline constexpr int64_t kMaxCols = 4096, kMostTokens = 4;
+inline constexpr int64_t kMaxCols = 4096, kMostTokens = tile_linear::kFewTokens;
 inline constexpr int64_t kMinCutTiles = 8;       // column tiles, where K is cut into eight segments
 inline constexpr int64_t kMaxFewCutCols = 2048;  // there, of several tokens: room for every segment's sums
 inline constexpr WeightFormat kFormat = WeightFormat::kNvfp4;

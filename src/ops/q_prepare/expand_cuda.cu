@@ -16,9 +16,8 @@ namespace {
 constexpr int kThreads = tile_linear::kThreads, kWarps = tile_linear::kWarps;
 constexpr int kTiles = kHead / 2 / 16, kIndexTiles = kIndexHead / 2 / 16;  // row tiles of a block
 constexpr int kSlots = tile_linear::kSlots, kSlotBytes = tile_linear::kSlotBytes;
-constexpr int kChunk = 4;      // tiles of a copy
-constexpr int kMaxPairs = 32;  // of RoPE
-static_assert(tile_linear::kFewTokens == kMostTokens && 2 * kMostTokens <= kWarps);
+constexpr int kChunk = 4;  // tiles of a copy
+static_assert(2 * kMostTokens <= kWarps);
 static_assert(kTiles == kWarps && kIndexTiles <= kWarps);
 
 // What lies in a block's dynamic memory: rings, the token as fragments; the compressors' use the same.
@@ -67,16 +66,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const int others = static_cast<int>(gridDim.x) - 2 * prepare.heads;
   const int behind = static_cast<int>(blockIdx.x) - (kTokens == 1 ? 2 * prepare.heads : 0);
   if (kTokens == 1 ? behind >= 0 : behind < others) {
-    if (behind < prepare.num_compress) {
-      CompressorTask<kThreads, kTokens == 1>(prepare, behind, reinterpret_cast<float*>(shared));
-    } else if (behind == prepare.num_compress && warp < num_tokens) {
-      PrefetchWeights(prepare.kv_norm, prepare.dh, lane);
-      gpu::RowPointer to = {nullptr, nullptr};
-      if (prepare.append)
-        to = gpu::WindowRow(prepare.layer, prepare.sequences[prepare.sequence_of[warp]], prepare.positions[warp]);
-      WaitForPrevious();
-      Task<kHead / 64>(prepare, warp, lane, prepare.dh, prepare.di, prepare.pairs, to);
-    }
+    OtherTask<kTokens == 1>(prepare, behind, warp < num_tokens, warp, lane, shared);
     return;
   }
 
@@ -127,13 +117,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   WaitForPrevious();
 
   uint8_t* const inputs = shared + kWarps * kSlots * kSlotBytes;
-  if constexpr (kTokens == 1) {
-    if (thread < prepare.pairs) angles[0][thread] = prepare.cos_sin[thread];
-  } else if (warp < num_tokens && lane < prepare.pairs) {
-    angles[warp][lane] = prepare.cos_sin[warp * prepare.pairs + lane];
-  }
-  tile_linear::StageTokens<kTokens>(p, 0, inputs);
-  tile_linear::ScalesOfTokens<kTokens>(p, warp, row_scales);
+  StageQueries<kTokens>(a, num_tokens, warp, lane, inputs, angles, row_scales);
   __syncthreads();
   const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes;
   chunks.MultiplyFirst(products, early, x_begin, tile_linear::NoScales());

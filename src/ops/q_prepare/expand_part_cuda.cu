@@ -59,22 +59,6 @@ __device__ __forceinline__ void FinishHead(const Params& a, const float2* angles
   }
 }
 
-// What a block beside the heads' does: a compressor, or the tokens' own rows.
-template <int kTokens>
-__device__ __forceinline__ void OtherTask(const Params& a, int num_tokens, int task, int warp, int lane,
-                                          uint8_t* shared) {
-  if (task < a.num_compress) {
-    CompressorTask<kThreads, kTokens == 1>(a, task, reinterpret_cast<float*>(shared));
-  } else if (task == a.num_compress && (kTokens == 1 ? warp == 0 : warp < num_tokens)) {
-    const int token = kTokens == 1 ? 0 : warp;
-    PrefetchWeights(a.kv_norm, a.dh, lane);
-    gpu::RowPointer to = {nullptr, nullptr};
-    if (a.append) to = gpu::WindowRow(a.layer, a.sequences[a.sequence_of[token]], a.positions[token]);
-    WaitForPrevious();
-    Task<kHead / 64>(a, token, lane, a.dh, a.di, a.pairs, to);
-  }
-}
-
 // What a block is for. Of several tokens compressors take longest where rows end among them, in most steps: then the
 // blocks beside the heads' come first. Heads begin at an even block, for two are a cluster.
 template <int kTokens>
@@ -111,7 +95,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   __shared__ gpu::ClusterBarrier at_rows;
   __shared__ __align__(16) float heads[kTokens][kHead];
   __shared__ __align__(16) float index_heads[kTokens][kIndexHead];
-  __shared__ float2 angles[kTokens][32];
+  __shared__ float2 angles[kTokens][kMaxPairs];
   __shared__ float row_scales[kTokens];
   AllowNext();
   const tile_linear::Params& p = a.linear;
@@ -119,9 +103,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const int num_tokens = kTokens == 1 ? 1 : p.num_tokens;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
+  const int token = kTokens == 1 ? 0 : warp;  // that the warp prepares, if there is one
+  const bool has_token = kTokens == 1 ? warp == 0 : warp < num_tokens;
   const Place<kTokens> place(prepare);
   if (place.other >= 0) {
-    OtherTask<kTokens>(prepare, num_tokens, place.other, warp, lane, shared);
+    OtherTask<kTokens == 1>(prepare, place.other, has_token, token, lane, shared);
     return;
   }
 
@@ -174,13 +160,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   WaitForPrevious();
 
   uint8_t* const inputs = shared + kRings;
-  if constexpr (kTokens == 1) {
-    if (thread < prepare.pairs) angles[0][thread] = prepare.cos_sin[thread];
-  } else if (warp < num_tokens && lane < prepare.pairs) {
-    angles[warp][lane] = prepare.cos_sin[warp * prepare.pairs + lane];
-  }
-  tile_linear::StageTokens<kTokens>(p, 0, inputs);
-  tile_linear::ScalesOfTokens<kTokens>(p, warp, row_scales);
+  StageQueries<kTokens>(a, num_tokens, warp, lane, inputs, angles, row_scales);
   __syncthreads();
   // Of the token whose sums the thread finishes; behind the last one it has none.
   const int mine = kTokens == 1 ? 0 : kCut ? min(thread / (4 * row_tiles), kTokens - 1) : lane % 4;
@@ -209,9 +189,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     // The warps that prepare and send read what the others add up.
     asm volatile("bar.sync 1, %0;" ::"r"(4 * row_tiles * num_tokens) : "memory");
   }
-  const int token = kTokens == 1 ? 0 : warp;  // that the warp prepares
   if (alone) {
-    if (kTokens == 1 ? warp == 0 : warp < num_tokens)
+    if (has_token)
       FinishIndexHead(prepare, angles[token], index_heads[token], token * prepare.index_heads + number, lane);
     return;
   }
@@ -222,7 +201,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
                                     : heads[thread / kSends] + kHead / 2 * half + 4 * (thread % kSends);
     gpu::Send(row, *reinterpret_cast<const uint4*>(row), at_rows, half ^ 1);
   }
-  if (kTokens == 1 ? warp > 0 : warp >= num_tokens) return;
+  if (!has_token) return;
   at_rows.Wait(0);
   FinishHead(prepare, angles[token], heads[token], token * prepare.heads + number, half, lane);
 }

@@ -13,7 +13,6 @@ namespace dsv4::tile_linear {
 constexpr int kWarps = 16, kThreads = 32 * kWarps;
 constexpr int kSlots = 3, kSlotBytes = 4 * 576;  // a warp's chunks in flight, at most: 4 FP4 tiles, 2 FP8 or 1 BF16
 constexpr int kMaxClusters = 256;
-constexpr int kFewTokens = 4;                        // whose two numbers fill the product's eight columns
 constexpr WeightFormat kMixed = WeightFormat::kF32;  // as a template argument: each matrix has its own format
 
 struct Matrix {

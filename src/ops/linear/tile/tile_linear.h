@@ -26,6 +26,8 @@ struct TileLinearMatrix {
 inline constexpr int kMaxTileLinearMatrices = 8;
 
 namespace tile_linear {
+inline constexpr int kFewTokens = 4;  // whose two numbers fill the product's eight columns
+
 // Whether K is not cut: every warp has row tiles of its own.
 inline bool IsDirect(const ExecContext& ctx, int64_t tile_cols, int64_t items) {
   return items >= 8 * ctx.gpu.multiprocessors && tile_cols <= 128;
@@ -46,8 +48,9 @@ inline int LogSegments(const ExecContext& ctx, int64_t tile_cols, int64_t items)
 inline bool Pushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w) {
   const int64_t tile_cols = w.cols / kTileCols64, items = w.rows / 16, sms = ctx.gpu.multiprocessors;
   // Of several tokens fewer items would be spread over clusters.
-  const bool room = num_tokens == 1 ? tile_cols <= 256 && items <= 32 * sms
-                                    : num_tokens <= 4 && tile_cols <= 64 && items <= 4 * sms && 2 * items > sms;
+  const bool room = num_tokens == 1
+                        ? tile_cols <= 256 && items <= 32 * sms
+                        : num_tokens <= kFewTokens && tile_cols <= 64 && items <= 4 * sms && 2 * items > sms;
   return room && w.cols % kTileCols64 == 0 && tile_cols % (8 * TilesOfChunk(w.format)) == 0 && w.rows % 16 == 0 &&
          !IsDirect(ctx, tile_cols, items);
 }
