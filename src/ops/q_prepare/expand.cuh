@@ -14,7 +14,8 @@ struct ExpandParams {
 
 inline constexpr int kMaxPairs = 32;  // of RoPE
 
-// What a block beside the heads' does: a compressor, or the tokens' own rows, of which a warp has one, `token`, or none.
+// What a block beside the heads' does: a compressor, or the tokens' own rows, of which a warp has one, `token`, or
+// none.
 template <bool kOne>
 __device__ __forceinline__ void OtherTask(const Params& a, int task, bool has_token, int token, int lane,
                                           uint8_t* shared) {
