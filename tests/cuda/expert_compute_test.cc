@@ -45,7 +45,7 @@ struct SomeLogitsOf {
   std::vector<float> prompts, steps;
 };
 
-// Prompts of three regimes, then steps of one and of three rows.
+// Prompts of three regimes, of which the first has rows of a decode step; then steps of one and of three rows.
 SomeLogitsOf PromptsAndSteps(Engine& engine, bool together = true) {
   SomeLogitsOf all;
   std::vector<float> logits;
@@ -55,7 +55,8 @@ SomeLogitsOf PromptsAndSteps(Engine& engine, bool together = true) {
     const Status status = sessions.back()->Append(SomeTokens(length, static_cast<uint64_t>(length), kFlashVocab),
                                                   LogitRows::kLast, &logits);
     EXPECT_TRUE(status.ok()) << status.message();
-    all.prompts.insert(all.prompts.end(), logits.begin(), logits.end());
+    std::vector<float>& of = length <= kMaxDecodeRows ? all.steps : all.prompts;
+    of.insert(of.end(), logits.begin(), logits.end());
   }
   for (int step = 0; step < 8; ++step) {
     const std::vector<TokenId> ids = SomeTokens(3, static_cast<uint64_t>(step) + 5, kFlashVocab);
@@ -101,10 +102,13 @@ TEST(CudaExpertCompute, LogitsAreCloseAndPromptsKeepTheirBits) {
 // While experts stay where they are, a row has the bits that it has alone.
 TEST(CudaExpertCompute, RowsDoNotDependOnTheirBatch) {
   DSV4_GPU_OR_SKIP();
-  const auto engine = LoadStill(SomeOnTheHost(ExpertCompute::kCpu));
+  EngineOptions options = SomeOnTheHost(ExpertCompute::kCpu);
+  const auto engine = LoadStill(options);
   ASSERT_NE(engine, nullptr);
   const SomeLogitsOf together = PromptsAndSteps(*engine), alone = PromptsAndSteps(*engine, /*together=*/false);
   EXPECT_TRUE(BitEqual(together.steps, alone.steps));
+  options.prefill_chunk = 37;
+  EXPECT_TRUE(BitEqual(PromptsAndSteps(*LoadStill(options)).steps, together.steps));
 }
 
 TEST(CudaExpertCompute, BesideSwapsAndDraftsEveryTokenComes) {

@@ -98,6 +98,11 @@ Status CheckOffload(const EngineOptions& engine) {
     return InvalidArgument(StrCat("the CPU computes experts beside one GPU only, and ", engine.device, " names ",
                                   ranks.size(), " ranks; name one, or leave --expert-compute at gpu"));
   }
+  if (engine.batch_invariant) {
+    return InvalidArgument(
+        "bits of rows that the CPU computes experts for depend on where experts lie: batch-invariant results need "
+        "--expert-compute gpu");
+  }
   return {};
 }
 

@@ -91,9 +91,24 @@ TEST(ExpertCompute, BatchesAndDraftsGiveTheTextOfOneByOne) {
   EXPECT_GT(UseOf(*engine).cpu_experts, 0);
 }
 
+// As many rows as a decode step may have are all the CPU's, in one pass or in several.
+TEST(ExpertCompute, RowsOfADecodeStepDependOnNoOthers) {
+  const std::vector<TokenId> tokens = SomeTokens(kMaxDecodeRows, 9, kSplitVocab);
+  EngineOptions options = SplitNano(ExpertCompute::kCpu);
+  const std::vector<float> whole = AllLogits(*LoadSplit(options), tokens);
+  for (const int64_t chunk : {1, 37, 65}) {
+    options.prefill_chunk = chunk;
+    const auto engine = LoadSplit(options);
+    ASSERT_NE(engine, nullptr);
+    EXPECT_TRUE(AllLogits(*engine, tokens) == whole) << "chunk " << chunk;
+    EXPECT_GT(UseOf(*engine).cpu_experts, 0);
+    EXPECT_EQ(UseOf(*engine).fetched_bytes, 0);
+  }
+}
+
 // Passes of more rows than a decode step has read the host's experts as they do without it.
 TEST(ExpertCompute, PromptsAreNotTheCpus) {
-  const std::vector<TokenId> tokens = SomeTokens(100, 9, kSplitVocab);
+  const std::vector<TokenId> tokens = SomeTokens(kMaxDecodeRows + 1, 9, kSplitVocab);
   const std::vector<float> want = AllLogits(*LoadSplit(SplitNano(ExpertCompute::kGpu)), tokens);
   const auto engine = LoadSplit(SplitNano(ExpertCompute::kCpu));
   ASSERT_NE(engine, nullptr);
@@ -134,6 +149,9 @@ TEST(ExpertCompute, IsRefusedWhereItMakesNoSense) {
       EXPECT_THAT(ranks.message(), HasSubstr("2 ranks"));
     }
   }
+  EngineOptions invariant = SplitNano(ExpertCompute::kCpu);
+  invariant.batch_invariant = true;
+  EXPECT_THAT(Engine::Load(invariant).status().message(), HasSubstr("--expert-compute gpu"));
   // All experts fit: nothing changes.
   EngineOptions options = SplitNano(ExpertCompute::kCpu, kSplitExperts);
   const std::vector<float> want = SomeLogits(*LoadSplit(SplitNano(ExpertCompute::kGpu, 0)));

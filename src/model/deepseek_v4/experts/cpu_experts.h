@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "dsv4/engine.h"
 #include "layers/expert_share.h"
 #include "model/deepseek_v4/schema/expert_placement.h"
 #include "model/deepseek_v4/schema/weights.h"
@@ -25,8 +26,9 @@ struct CpuUse {
 // to the device queued, and computes its share: no pass that may need it can be recorded.
 class CpuExperts {
  public:
-  // Rows of a pass: larger ones read their experts over the link, as prompts do.
-  static constexpr int64_t kMostRows = 64;
+  // Rows of a pass. Decode rows and prompts of so few tokens are never in a larger one by default, so that none of them
+  // depends on the others of its pass; larger ones read their experts over the link, as prompts do.
+  static constexpr int64_t kMostRows = kMaxDecodeRows;
 
   // `weights` and `placement` outlive this; they say at any time where experts are. expert_bytes: of one expert of
   // every layer; slots: chosen for a row, with the shared one. Null: no room.
