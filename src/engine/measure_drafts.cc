@@ -1,6 +1,5 @@
 // What rounds with drafts take, before the first text.
 #include <utility>
-#include <vector>
 
 #include "dsv4/sampling.h"
 #include "engine/engine_impl.h"
@@ -26,8 +25,10 @@ class UnheardDrafter : public Drafter {
   Drafter& inner_;
 };
 
-// Decodes behind a text of one token, which lookup finds again.
-Status DecodeSome(Engine& engine, Session& session, bool speculate, int64_t tokens) {
+bool GoOn(size_t /*item*/, const SampledToken& /*token*/) { return true; }
+
+// Decodes behind a text of one token, which lookup finds again; `tokens` at most.
+Status DecodeSome(Engine& engine, Session& session, bool speculate, int64_t tokens, const TokenFn& on_token = GoOn) {
   constexpr TokenId kText[] = {0, 0, 0, 0};
   session.Reset();
   DSV4_RETURN_IF_ERROR(session.Append(kText, LogitRows::kNone, nullptr));
@@ -35,13 +36,16 @@ Status DecodeSome(Engine& engine, Session& session, bool speculate, int64_t toke
                         Sampler::Create({.temperature = 0}, engine.info().vocab_size));
   const DecodeItem item{
       .session = &session, .sampler = sampler.get(), .first = 0, .max_tokens = tokens, .speculate = speculate};
-  return engine.Decode({&item, 1}, [](size_t, const SampledToken&) { return true; });
+  return engine.Decode({&item, 1}, on_token);
 }
 
-// Whether rounds of so many drafts may follow each other without the host.
-bool MayRunAhead(const Drafter& drafter, int64_t drafts) {
-  std::vector<float> confidence;
-  return drafts < DraftedSteps::kMostRows && drafter.Foresees(drafts, &confidence);
+// Rounds of so many drafts that follow each other without the host: one that records and one that counts.
+Status DecodeAhead(Engine& engine, Session& session, Drafting& drafting, int64_t drafts) {
+  constexpr int64_t kRounds = 2;
+  drafting.max_tokens = drafts;
+  const int64_t steps = drafting.counts.steps + kRounds;
+  return DecodeSome(engine, session, true, (kRounds + 2) * (drafts + 1),  // there is room for one behind the next
+                    [&](size_t, const SampledToken&) { return drafting.counts.steps < steps; });
 }
 
 // drafting.max_tokens is left as it may be.
@@ -55,9 +59,7 @@ Status DecodeEachWay(Engine& engine, Drafting& drafting) {
   for (int64_t drafts = 1; drafts <= most; ++drafts) {
     drafting.max_tokens = most;
     for (int run = 0; run < kRuns; ++run) DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, drafts + 1));
-    if (!MayRunAhead(*drafting.drafter, drafts)) continue;
-    drafting.max_tokens = drafts;  // a round's; there is room for several
-    DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, 4 * (drafts + 1)));
+    if (drafting.MayRunAhead(drafts)) DSV4_RETURN_IF_ERROR(DecodeAhead(engine, *session, drafting, drafts));
   }
   return {};
 }

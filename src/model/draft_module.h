@@ -27,4 +27,14 @@ constexpr std::string_view NameOf(DraftModule module) {
   return "?";
 }
 
+// What the engine needs to know of a draft module that is bound.
+struct DraftFacts {
+  DraftModule module = DraftModule::kNone;
+  int64_t most = 0;            // drafts of a sequence in a step
+  int64_t rows = 1;            // of a sequence in a pass of LoadedModel::Draft
+  int64_t usual = 0;           // drafts, where nobody asks for a number
+  bool makes_at_once = false;  // a pass makes all of a sequence's drafts
+  bool says_how_sure = false;  // LoadedModel::Draft gives a confidence
+};
+
 }  // namespace dsv4

@@ -28,13 +28,6 @@
 
 namespace dsv4 {
 
-// A draft module that is bound.
-struct DraftFacts {
-  DraftModule module = DraftModule::kNone;
-  int64_t most = 0;  // drafts of a sequence in a step
-  int64_t rows = 1;  // of a sequence in a pass of LoadedModel::Draft
-};
-
 // What the engine needs to know of a model's config, in letters of docs/glossary.md.
 struct ModelFacts {
   int64_t vocab_size = 0;         // V
@@ -137,9 +130,9 @@ class LoadedModel {
   // sequence, as if for Forward: place 0 has the sequence's new token, at the position behind what Forward has
   // processed (1 at least); place j the token that was drafted at place j - 1, one position on. Places come in order,
   // 0 to DraftFacts::most - 1, for the same sequences, with no Forward between. logits f32 [S, V]; confidence
-  // f32 [S]: DSpark's logit that the draft will be right if those before it are; others leave it. Nothing that
-  // Forward reads is touched; sequences' rows lie in their caches, written by Forward, so there is nothing to commit.
-  // S * DraftFacts::rows is within the memory's tokens and rows, and at most 512. Only with a draft module.
+  // f32 [S]: where DraftFacts::says_how_sure, the logit that the draft will be right if those before it are. Nothing
+  // that Forward reads is touched; sequences' rows lie in their caches, written by Forward, so there is nothing to
+  // commit. S * DraftFacts::rows is within the memory's tokens and rows, and at most 512. Only with a draft module.
   virtual void Draft(const ExecContext& ctx, const StepView& step, int64_t place, StepMemory& memory,
                      const Tensor& logits, const Tensor& confidence) const;
 

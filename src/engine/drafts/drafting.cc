@@ -1,7 +1,10 @@
 #include "engine/drafts/drafting.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "engine/drafts/drafted_steps.h"
 #include "engine/drafts/lookup_drafter.h"
 #include "engine/drafts/model_drafter.h"
 #include "engine/drafts/oracle_drafter.h"
@@ -16,6 +19,7 @@ Drafting::Drafting(const DraftOptions& options)
 void Drafting::UseModule(Ranks& ranks, int64_t vocab_size) {
   const DraftFacts facts = ranks.leader().model().draft();
   if (facts.module == DraftModule::kNone) return;
+  most_tokens_ = std::min(facts.most, kMaxDraftTokens);
   Use(std::make_unique<ModelDrafter>(ranks, facts, vocab_size));
   uses_module_ = true;
 }
@@ -27,7 +31,14 @@ void Drafting::CloseModule() {
 
 void Drafting::Use(std::unique_ptr<Drafter> with) {
   drafter = std::move(with);
-  max_tokens = wanted_tokens_ > 0 ? wanted_tokens_ : drafter->max_tokens();
+  max_tokens = wanted_tokens_ > 0 ? std::min(wanted_tokens_, most_tokens_) : drafter->max_tokens();
+}
+
+bool Drafting::MayRunAhead(int64_t drafts) const {
+  std::vector<float> confidence;
+  // What is made at once and held against a threshold the host has to see.
+  return drafts < DraftedSteps::kMostRows && !(drafter->makes_at_once() && threshold_ > 0) &&
+         drafter->Foresees(drafts, &confidence);
 }
 
 void Drafting::UsePolicy(float threshold) {

@@ -12,7 +12,6 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kMostRows = 128;  // of a pass of the module
-constexpr int64_t kMtpTokens = 2;   // it is trained for one
 constexpr int64_t kMostSeen = 32;   // that count in a place's share
 
 float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
@@ -24,8 +23,7 @@ ModelDrafter::ModelDrafter(Ranks& ranks, const DraftFacts& facts, int64_t vocab_
       greedy_({.temperature = 0}, vocab_size, 0),
       facts_(facts),
       vocab_size_(vocab_size),
-      most_(std::min(facts.most, kMaxDraftTokens)),
-      default_tokens_(facts.module == DraftModule::kMtp ? std::min(kMtpTokens, most_) : most_) {
+      most_(std::min(facts.most, kMaxDraftTokens)) {
   const bool on_device = !ranks.leader().on_host() && vocab_size <= kMaxSampleVocab;
   for (int r = 0; on_device && r < ranks.count(); ++r) chains_.push_back(std::make_unique<DraftChain>(ranks.runner(r)));
 }
@@ -98,8 +96,8 @@ void ModelDrafter::Take(Row& row, int64_t place, std::span<const float> logits, 
 void ModelDrafter::Add(Row& row, int64_t place, TokenId token, float confidence) {
   row.last = token;
   row.draft->tokens.push_back(token);
-  row.draft->confidence.push_back(facts_.module == DraftModule::kDspark ? Sigmoid(confidence)
-                                                                        : shares_[static_cast<size_t>(place)].accepted);
+  row.draft->confidence.push_back(facts_.says_how_sure ? Sigmoid(confidence)
+                                                       : shares_[static_cast<size_t>(place)].accepted);
 }
 
 Status ModelDrafter::DraftOnDevice(int64_t places) {

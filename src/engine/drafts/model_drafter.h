@@ -21,10 +21,10 @@ class ModelDrafter : public Drafter {
   // `ranks` outlives it; facts.module is one.
   ModelDrafter(Ranks& ranks, const DraftFacts& facts, int64_t vocab_size);
 
-  int64_t max_tokens() const override { return default_tokens_; }
+  int64_t max_tokens() const override { return std::min(facts_.usual, most_); }
   Status Propose(std::span<Draft> drafts) override;
   bool Foresees(int64_t tokens, std::vector<float>* confidence) const override;
-  bool makes_at_once() const override { return facts_.module == DraftModule::kDspark; }
+  bool makes_at_once() const override { return facts_.makes_at_once; }
   bool was_first() const override { return was_first_; }
   void Observe(const Draft& draft, int64_t accepted) override;
 
@@ -52,7 +52,7 @@ class ModelDrafter : public Drafter {
   std::vector<std::unique_ptr<DraftChain>> chains_;  // of the ranks, where devices draw
   SamplerImpl greedy_;                               // for samplers that are not ours
   const DraftFacts facts_;
-  const int64_t vocab_size_, most_, default_tokens_;
+  const int64_t vocab_size_, most_;
   bool was_first_ = false;
   // By place: of drafts that were right up to there, the share that was accepted lately.
   struct Share {

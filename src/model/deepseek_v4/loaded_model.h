@@ -28,10 +28,7 @@ class BoundModel : public LoadedModel {
   void Plan(const ExecContext& ctx) override { PlanModel(ctx, &model_); }
   void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits,
                const TakeLogits& take) const override;
-  DraftFacts draft() const override {
-    const DraftConfig& draft = model_.config.draft;
-    return {draft.module, draft.most(), draft.rows()};
-  }
+  DraftFacts draft() const override { return model_.config.draft.facts(); }
   void Draft(const ExecContext& ctx, const StepView& step, int64_t place, StepMemory& memory, const Tensor& logits,
              const Tensor& confidence) const override;
   std::string ExchangeName(int64_t site) const override { return deepseek_v4::ExchangeName(model_.config, site); }

@@ -53,7 +53,7 @@ ModelFacts FactsOf(const Config& c, const NumericsModes& modes, const BindReport
           .unused_tensors = report.unused_tensors,
           .weight_bytes = report.weight_bytes,
           .kv = MakeKvSpec(c, modes),
-          .draft = {c.draft.module, c.draft.most(), c.draft.rows()}};
+          .draft = c.draft.facts()};
 }
 
 // What both kinds of sources know from the config.

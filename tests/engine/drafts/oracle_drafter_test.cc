@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "engine/drafts/lookup_drafter.h"
 #include "support/sessions.h"
 
 namespace dsv4::test {
@@ -69,6 +70,23 @@ TEST_F(OracleDrafterTest, IsAlwaysRightOrNever) {
   OracleDrafter always = Oracle(100, 1), never = Oracle(100, 0);
   EXPECT_EQ(TokensARound(always, 3), 4);
   EXPECT_EQ(TokensARound(never, 3), 1);
+}
+
+// Rounds of a fixed number of drafts need no host where nobody makes them: nothing has to be told apart.
+TEST_F(OracleDrafterTest, ForeseesAFixedNumberWhereNobodyMakesThem) {
+  const auto foresees = [](std::unique_ptr<Drafter> inner, int64_t fixed, int64_t tokens) {
+    KnownDrafts known{.tokens = fixed};
+    OracleDrafter oracle(std::move(inner), std::move(known), 4096);
+    std::vector<float> confidence;
+    const bool does = oracle.Foresees(tokens, &confidence);
+    EXPECT_EQ(std::ssize(confidence), does ? tokens : 0);
+    return does;
+  };
+  EXPECT_TRUE(foresees(std::make_unique<LookupDrafter>(), 3, 3));
+  EXPECT_FALSE(foresees(std::make_unique<LookupDrafter>(), 3, 4));
+  EXPECT_FALSE(foresees(std::make_unique<LookupDrafter>(), 0, 3)) << "the policy decides";
+  EXPECT_FALSE(foresees(std::make_unique<Nothing>(), 3, 3)) << "its price counts";
+  EXPECT_TRUE(foresees(std::make_unique<Nothing>(), 0, 3));
 }
 
 // Whoever drafts, and wherever a draft begins.

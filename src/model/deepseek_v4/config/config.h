@@ -26,6 +26,15 @@ struct DraftConfig {
 
   int64_t most() const { return is_dspark() ? block : is_mtp() ? kMaxDraftBlock - 1 : 0; }  // drafts of a sequence
   int64_t rows() const { return is_dspark() ? block : 1; }  // of a sequence in a pass of the module
+  DraftFacts facts() const {
+    constexpr int64_t kUsualOfMtp = 2;  // it is trained for one
+    return {.module = module,
+            .most = most(),
+            .rows = rows(),
+            .usual = is_mtp() ? kUsualOfMtp : most(),
+            .makes_at_once = is_dspark(),
+            .says_how_sure = is_dspark()};
+  }
   bool is_mtp() const { return module == DraftModule::kMtp; }
   bool is_dspark() const { return module == DraftModule::kDspark; }
 };
