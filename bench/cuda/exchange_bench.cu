@@ -7,7 +7,9 @@
 // `--only exposed`: what a decode step of one row waits for, nothing else; `sizes`: sums in graphs, by number of rows.
 // Every poll has a time-out and the program ends by itself: status 0; 1 where something was wrong; 3 where the seconds
 // ran out. One JSON object a line. On fewer than two GPUs it says so and ends.
+#include <cstdio>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "bench/cuda/exchange_rounds.cuh"
@@ -126,7 +128,6 @@ enum class StepKind { kAlone, kSum, kChecked };
 template <int Count>
 void QueueStep(Ranks& ranks, int r, const ExecContext& ctx, int64_t tokens, StepKind kind, uint64_t seed) {
   const ExchangeMemory& m = ctx.ranks->memory;
-  int64_t number = 0;  // of the pass's exchanges
   for (int site = 0; site < kSites; ++site) {
     // Where it is checked, sizes change: what lies behind a small payload stays from older ones.
     const int64_t rows = kind == StepKind::kChecked && site % 3 == 0 ? 1 : tokens, n = rows * kWidth;
@@ -135,15 +136,13 @@ void QueueStep(Ranks& ranks, int r, const ExecContext& ctx, int64_t tokens, Step
     if (kind == StepKind::kAlone) {
       Launch(ctx, AloneKernel, dim3(static_cast<unsigned>(CeilDiv(n, 1024))), dim3(256), 0, n, ranks.y(r));
     } else {
-      const SumRanksArgs sum{.y = {ranks.y(r), DType::kF32, {rows, kWidth}}, .site = number};
-      SumRanksCuda(ctx, sum);
-      number += SumExchanges(ctx, sum);
+      SumRanksCuda(ctx, {.y = {ranks.y(r), DType::kF32, {rows, kWidth}}, .site = site});
     }
     if (kind == StepKind::kChecked)
       Launch(ctx, CheckKernel<Count>, blocks, dim3(256), 0, m, site, n, static_cast<const float*>(ranks.y(r)),
              ranks.bad(r));
   }
-  if (kind != StepKind::kAlone) AdvanceExchanges(ctx, number);
+  if (kind != StepKind::kAlone) AdvanceExchanges(ctx, kSites);
 }
 
 template <int Count>
@@ -283,6 +282,10 @@ int Main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--gpus") == 0) gpus = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
+  }
+  if (!only.empty() && only != "exposed" && only != "sizes") {
+    std::fprintf(stderr, "exchange_bench: --only %s: exposed or sizes\n", std::string(only).c_str());
+    return 2;
   }
   // A kernel that is loaded while another polls may wait for it: load all of them at once.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);

@@ -68,9 +68,8 @@ class Ranks {
       DSV4_BENCH_CHECK(cudaDeviceSynchronize());
     }
     const auto begun = std::chrono::steady_clock::now();
-    auto exchange = OpenGpuExchange(
-        gpus_, ExchangeTransport::kWords,
-        {.timeout_s = timeout_s, .elements = kElements, .bulk = kElements, .rank_name = "GPU"});
+    auto exchange = OpenGpuExchange(gpus_, ExchangeTransport::kWords,
+                                    {.timeout_s = timeout_s, .elements = kElements, .rank_name = "GPU"});
     if (!exchange.ok()) {
       Line("exchange").Add("gpus", count).Add("error", exchange.status().message()).Print();
       std::exit(1);
@@ -80,7 +79,7 @@ class Ranks {
     Line("exchange_open")
         .Add("gpus", count)
         .Add("ms_with_probe", ms)
-        .Add("mbytes_a_gpu", static_cast<double>(ExchangeBytes({.elements = kElements, .bulk = kElements}, count,
+        .Add("mbytes_a_gpu", static_cast<double>(ExchangeBytes({.elements = kElements, .bulk = kBulkChunk}, count,
                                                                ExchangeTransport::kWords)) /
                                  1e6)
         .Print();

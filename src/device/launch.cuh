@@ -1,7 +1,9 @@
 // Launching kernels: one function for all, so that stream, errors and programmatic launch are the same everywhere.
 //
 // A kernel launched with Launch() may start while the kernel in front of it still runs. Its first statement that reads
-// or writes anything another kernel touches must come after WaitForPrevious(); before that it may read weights only.
+// or writes anything another kernel touches must come after WaitForPrevious(); before that it may read weights, and the
+// step's positions and sequences: kernels that write those have no AllowNext(), so nothing behind one starts before it
+// has ended.
 // AllowNext() lets the next kernel start early: call it once per block, any time (early is best).
 #pragma once
 

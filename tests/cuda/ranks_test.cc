@@ -248,7 +248,7 @@ TEST_P(CudaRanksOfFlash, ARowHasTheBitsThatItHasAmongOthers) {
     ASSERT_FALSE(alone.empty());
     EXPECT_TRUE(alone == DecodedLogits(options, GetParam(), false, true)) << trained;
     for (const size_t each : {2, 3, 4, 6})
-      EXPECT_TRUE(alone == DecodedLogits(options, GetParam(), false, false, each)) << trained << each;
+      EXPECT_TRUE(alone == DecodedLogits(options, GetParam(), false, false, each)) << trained << ", rows " << each;
     if (GpusOf(GetParam()) > 1) {
       EXPECT_TRUE(alone == DecodedLogits(options, GetParam(), true, false, 4)) << trained;
       EXPECT_TRUE(alone == DecodedLogits(options, GetParam(), true, false)) << trained;

@@ -1,4 +1,4 @@
-// What ExpandKernel (expand_cuda.cu) takes.
+// What ExpandKernel (expand_cuda.cu) and ExpandPartKernel (expand_part_cuda.cu) take.
 #pragma once
 
 #include "ops/linear/tile/tile_linear.h"
@@ -17,7 +17,7 @@ inline constexpr WeightFormat kFormat = WeightFormat::kNvfp4;
 struct ExpandCut {
   bool along_k;    // as ops/linear cuts it, for the same bits
   bool part;       // expand_part_cuda.cu: index heads, if there are any, have blocks of their own
-  int64_t blocks;  // two a head, those of index heads, and for the token's own row and the compressors
+  int64_t blocks;  // two a head, those of index heads, and for the tokens' own rows and the compressors
 };
 inline ExpandCut CutOf(const ExecContext& ctx, const ExpandShape& s) {
   const int64_t items = (s.q_b.rows + s.index_q_b.rows) / 16;
