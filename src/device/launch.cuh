@@ -14,6 +14,7 @@
 
 #include "device/exec_context.h"
 #include "device/fault_log.h"
+#include "device/gpu_limits.h"
 
 namespace dsv4 {
 
@@ -52,9 +53,6 @@ __device__ __forceinline__ void AllowNext() {
   cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
-
-// Of a block, with what its kernel declares: compute capabilities 9.0 and 10.x have it, 12.x has 99 KiB.
-inline constexpr size_t kSharedMemoryOfABlock = 227 * 1024;
 
 // Raises the kernel's limit of dynamic shared memory where it needs more than 48 KiB. Once per kernel and GPU: the
 // limit is the process's, whichever Device launches.

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "ops/activation_blocks.h"
 #include "ops/query_blocks.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
@@ -56,8 +57,6 @@ constexpr std::string_view NameOf(Form form) {
 
 // Bytes of T rows of `width` columns.
 constexpr int64_t FloatBytes(int64_t t, int64_t width) { return t * width * 4; }
-constexpr int64_t BlockBytes(int64_t t, int64_t width) { return CeilDiv(t, 8) * 8 * CeilDiv(width, 64) * 64 * 2; }
-constexpr int64_t QueryBytes(int64_t t, int64_t width) { return QueryBlocksBytes(t, width) + t * (width / 64) * 4; }
 
 // A value of T rows in one of its forms.
 struct Activation {
@@ -82,8 +81,8 @@ struct Room {
   }
   // Blocks of T x `width`, behind those of T x `before`.
   uint8_t* Blocks(int64_t t, int64_t width, int64_t before = 0) const {
-    const int64_t begin = BlockBytes(t, before);
-    DSV4_CHECK(begin + BlockBytes(t, width) <= bytes);
+    const int64_t begin = ActivationBlocksBytes(t, before);
+    DSV4_CHECK(begin + ActivationBlocksBytes(t, width) <= bytes);
     return data + begin;
   }
   // kFloats or kBlocks.

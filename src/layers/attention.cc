@@ -55,11 +55,7 @@ Tensor Rows(const Tensor& buffer, int64_t t, int64_t width) {
 QueryBlocks QueriesIn(const Room& room, const AttentionWeights& w, const RopeAnglesView& rope, int64_t t,
                       int64_t head_dim) {
   DSV4_CHECK(QueryBytes(t, w.q_b.rows) <= room.bytes);
-  return {.blocks = room.data,
-          .squares = reinterpret_cast<float*>(room.data + QueryBlocksBytes(t, w.q_b.rows)),
-          .unit = QueryUnit(w.q_b),
-          .head_dim = head_dim,
-          .cos_sin = rope.cos_sin};
+  return QueryBlocksIn(room.data, t, w.q_b, head_dim, rope.cos_sin);
 }
 
 // The tokens `own` of the step, whose keys are in the cache with everybody's.

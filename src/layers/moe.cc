@@ -158,11 +158,8 @@ Activation WithPartner(const ExecContext& ctx, const MoePlan& plan, const MoeWei
 
 }  // namespace
 
-bool FetchesExperts(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, ActivationDtype activation,
-                    int64_t num_choices) {
-  const auto num_experts = static_cast<int64_t>(w.experts.size());
-  return w.fetched != nullptr && !plan.shared_is_routed && num_choices >= 2 * num_experts &&
-         ExpertsRunAsPrompt(ctx, w.experts.front(), activation, num_experts);
+bool FetchesExperts(const MoePlan& plan, const MoeWeights& w, int64_t num_choices) {
+  return w.fetched != nullptr && plan.fetch_from > 0 && num_choices >= plan.fetch_from;
 }
 
 Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s,
@@ -191,7 +188,7 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
   const ExpertsOf all = AtHand(w);
   if (!plan.shared_is_routed) SharedExpert(ctx, plan, all, s, x, b, y);
   ExpertsArgs experts = RoutedExperts(plan, all, s, x, routing, b, y);
-  if (FetchesExperts(ctx, plan, w, s.activation, t * routing.slots())) experts.fetched = w.fetched;
+  if (FetchesExperts(plan, w, t * routing.slots())) experts.fetched = w.fetched;
   experts.sums_ranks = plan.out == Form::kRowParts && ExpertsSumRanks(ctx, experts);
   experts.site = *site;
   Experts(ctx, experts);

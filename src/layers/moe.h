@@ -85,8 +85,7 @@ struct MoeBuffers {
 
 // Whether tokens that choose `num_choices` experts together need most of them: then those of the host are brought to
 // the device in bulk copies, in less than half the time of kernels that read them there.
-bool FetchesExperts(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, ActivationDtype activation,
-                    int64_t num_choices);
+bool FetchesExperts(const MoePlan& plan, const MoeWeights& w, int64_t num_choices);
 
 // y [T, D] = shared expert(x) + sum of the routed experts' outputs; tokens i32 [T] for the hash layers. Returns it in
 // the plan's form: y, or, where the next bridge adds them up, the outputs of the slots (Form::kSlots, kSlotsForBridge).

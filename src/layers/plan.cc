@@ -82,11 +82,13 @@ MoePlan PlanMoe(const ExecContext& ctx, StepClass step, const LayerShape& l) {
   p.router_multiplies = p.shared_is_routed && RouterMultiplies(ctx, MostRows(step), w.router, l.experts_per_token);
   if (ReadsBlocks(ctx, mode, w.shared.down)) p.hidden = Form::kBlocks;
   p.experts_read_blocks = p.x == Form::kFloatsAndBlocks && !RoundsInput(mode, expert.gate);
+  const auto num_experts = static_cast<int64_t>(w.experts.size());
+  if (!p.shared_is_routed && ExpertsRunAsPrompt(ctx, expert, mode, num_experts)) p.fetch_from = 2 * num_experts;
   p.by_tokens = ByTokens(ctx, l);
   p.sliced = l.rank_invariant;
   if (p.by_tokens) {
     const bool halves = p.experts_read_blocks && ReadsBlocks(ctx, mode, w.shared.up) &&
-                        ExpertsReadBlocks(ctx, expert, mode, static_cast<int64_t>(w.experts.size()));
+                        ExpertsReadBlocks(ctx, expert, mode, num_experts);
     p.gathered = halves ? Form::kBlocks : Form::kFloats;
     if (!halves) p.x = Form::kFloats, p.experts_read_blocks = false;
     p.out = Form::kRowParts;
@@ -130,6 +132,10 @@ Regime RegimeOf(StepClass step) {
                                           : Regime::kDecode;
 }
 
+int64_t LeastRows(StepClass step) {
+  return step == StepClass::kDecode ? kMaxClusterTokens + 1 : step == StepClass::kFewRows ? 2 : 1;
+}
+
 int64_t MostRows(StepClass step) {
   return step == StepClass::kOneRow ? 1 : step == StepClass::kFewRows ? kMaxClusterTokens : kMaxTokensOnGpu;
 }
@@ -149,6 +155,14 @@ LayerPlans PlanLayer(const ExecContext& ctx, const LayerShape& layer) {
   LayerPlans plans;
   for (const StepClass step : kStepClasses) plans[static_cast<size_t>(step)] = PlanLayer(ctx, step, layer);
   return plans;
+}
+
+LayerPlan Observed(const LayerPlan& plan) {
+  LayerPlan observed = plan;
+  Form& out = observed.moe.out;
+  if (out == Form::kSlots) out = Form::kFloats;
+  if (out == Form::kSlotsForBridge || out == Form::kPartsForBridge) out = Form::kRankParts;
+  return observed;
 }
 
 LayerShape ShapeFor(const AttentionPlan& plan, const LayerShape& layer, AttentionWeights* all) {

@@ -25,7 +25,7 @@ inline constexpr std::array kStepClasses = {StepClass::kOneRow, StepClass::kFewR
                                             StepClass::kPrompt, StepClass::kLongPrompt};
 StepClass ClassOf(Regime regime, int64_t num_tokens);
 Regime RegimeOf(StepClass step);
-int64_t MostRows(StepClass step);  // of a step
+int64_t LeastRows(StepClass step), MostRows(StepClass step);  // of a step
 
 struct AttentionPlan {
   Form x = Form::kFloats;  // or kFloatsAndBlocks
@@ -51,6 +51,7 @@ struct MoePlan {
   Input gate = Input::kAsIs, up = Input::kAsIs, down = Input::kAsIs;  // of the shared expert
   Form hidden = Form::kFloats;                                        // or kBlocks: of the shared expert
   bool experts_read_blocks = false;
+  int64_t fetch_from = 0;  // choices of a pass from which experts of the host are fetched, not read there; 0: never
   // A rank routes its own tokens; then x is gathered, as floats or blocks, with the choices.
   bool by_tokens = false;
   Form gathered = Form::kFloats;  // or kBlocks
@@ -85,6 +86,8 @@ struct LayerShape {
 ExecContext ContextOf(const ExecContext& ctx, StepClass step);
 LayerPlan PlanLayer(const ExecContext& ctx, StepClass step, const LayerShape& layer);
 LayerPlans PlanLayer(const ExecContext& ctx, const LayerShape& layer);
+// The same where somebody looks at the streams behind every layer: the next bridge adds nothing up.
+LayerPlan Observed(const LayerPlan& plan);
 
 // The layer as `plan` has a rank take it: where that is by tokens, with all heads, which `all` holds.
 LayerShape ShapeFor(const AttentionPlan& plan, const LayerShape& layer, AttentionWeights* all);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/str.h"
 #include "ops/compress/compress.h"
@@ -23,6 +24,33 @@ namespace dsv4 {
 
 namespace {
 
+// What runs in steps of the class, by their numbers of rows: "A", or "A; from 17 rows B".
+template <typename Name>
+std::string ByRows(StepClass step, const Name& name) {
+  constexpr int64_t kMost = 128;  // told of those of decode rows
+  const int64_t first = LeastRows(step),
+                last = RegimeOf(step) == Regime::kDecode ? std::min(MostRows(step), kMost) : first;
+  std::string now = name(first), all = now;
+  for (int64_t rows = first + 1; rows <= last; ++rows) {
+    if (std::string next = name(rows); next != now) {
+      all += StrCat("; from ", rows, " rows ", next);
+      now = std::move(next);
+    }
+  }
+  return all;
+}
+
+// Of a linear whose call has these matrices.
+std::string DescribeLinear(const ExecContext& ctx, StepClass step, const QuantTensor& w, Input input,
+                           std::span<const QuantTensor> of_call, int64_t groups) {
+  if (input == Input::kCodes)  // it says itself which shapes it has
+    return StrCat("cuBLASLt, NVFP4 codes, else with x rounded ", LinearImplementation(ctx, w, of_call, groups, 1), "; ",
+                  NameOf(w.format));
+  const std::string runs = ByRows(step,
+                                  [&](int64_t rows) { return LinearImplementation(ctx, w, of_call, groups, rows); });
+  return StrCat(runs, "; ", NameOf(w.format), input == Input::kRounded ? "; x rounded" : "");
+}
+
 // Lines of one layer, put together in order.
 class Lines {
  public:
@@ -33,35 +61,37 @@ class Lines {
   void Attention(const AttentionPlan& p) {
     const AttentionWeights& w = *l_.attention;
     Bridge("attention", p.x);
-    Linear("q_a", w.q_a, p.q_a);
-    Linear("kv_proj", w.kv_proj, p.kv_proj);
-    Linear("compressor kv_proj", w.compressor.kv_proj, Input::kAsIs);
-    Linear("compressor gate_proj", w.compressor.gate_proj, Input::kAsIs);
-    Linear("indexer kv_proj", w.indexer.compressor.kv_proj, Input::kAsIs);
-    Linear("indexer gate_proj", w.indexer.compressor.gate_proj, Input::kAsIs);
-    Linear("indexer weights_proj", w.indexer.weights_proj, p.index_weights);
+    Linears({{"q_a", w.q_a, p.q_a},
+             {"kv_proj", w.kv_proj, p.kv_proj},
+             {"compressor kv_proj", w.compressor.kv_proj},
+             {"compressor gate_proj", w.compressor.gate_proj},
+             {"indexer kv_proj", w.indexer.compressor.kv_proj},
+             {"indexer gate_proj", w.indexer.compressor.gate_proj},
+             {"indexer weights_proj", w.indexer.weights_proj, p.index_weights}});
     Add("q_a_norm", p.expands ? "with q_prepare" : p.norms_along ? "with q_b" : DescribeRmsNorm(ctx_).chosen);
     if (p.expands) {
       Add("q_b", "with q_prepare");
       if (w.indexer.q_b) Add("indexer q_b", "with q_prepare");
+    } else if (p.sliced) {  // q_b one by one
+      Linears({{"q_b", w.q_b, p.q_b, p.queries}});
+      Linears({{"indexer q_b", w.indexer.q_b, p.index_q_b}});
     } else {
-      Linear("q_b", w.q_b, p.q_b, p.queries);
-      Linear("indexer q_b", w.indexer.q_b, p.index_q_b);
+      Linears({{"q_b", w.q_b, p.q_b, p.queries}, {"indexer q_b", w.indexer.q_b, p.index_q_b}});
     }
-    const bool compresses = l_.cache.main.ratio != 0, indexes = l_.cache.index.ratio != 0,
-               one_each = ctx_.device != DeviceKind::kCpu && RegimeOf(step_) == Regime::kDecode;
+    const bool compresses = l_.cache.main.ratio != 0, indexes = l_.cache.index.ratio != 0;
     if (p.by_tokens) Add("gather_shares (keys)", DescribeGatherShares(ctx_).chosen);
-    if (compresses) Add("compress", one_each ? "with q_prepare" : CompressImplementation(ctx_, one_each));
-    const std::string prepares = QPrepareImplementation(ctx_, p.expands);
+    if (compresses) Add("compress", Appended(CompressImplementation(ctx_, /*one_each=*/false)));
+    const ExpandShape shape = ExpandShapeOf(l_, MostRows(step_));
+    const std::string prepares = QPrepareImplementation(ctx_, p.expands ? &shape : nullptr);
     const bool of_one = p.expands && step_ == StepClass::kFewRows;  // several sequences' rows are expanded apart
     Add("q_prepare",
-        of_one ? StrCat(prepares, "; of several sequences ", QPrepareImplementation(ctx_, false)) : prepares);
+        of_one ? StrCat(prepares, "; of several sequences ", QPrepareImplementation(ctx_, nullptr)) : prepares);
     if (indexes)
       Add("index_topk", IndexTopkImplementation(ctx_, MostRows(step_), l_.settings.index_heads, l_.cache.index));
     Add("sparse_attention", With(SparseAttentionImplementation(ctx_, AttentionShapeOf(l_)), p.heads, "out"));
-    Add("window_append", one_each ? "with q_prepare" : DescribeWindowAppend(ctx_).chosen);
-    Linear("o_a", w.o_a, p.rounds_heads ? Input::kRounded : Input::kAsIs, p.o_lora);
-    Linear("o_b", w.o_b, p.o_b);
+    Add("window_append", Appended(DescribeWindowAppend(ctx_).chosen));
+    Linears({{"o_a", w.o_a, p.rounds_heads ? Input::kRounded : Input::kAsIs, p.o_lora}}, l_.settings.o_groups);
+    Linears({{"o_b", w.o_b, p.o_b}});
     if (p.sliced) Add("slices (attention)", StrCat("q_b to o_b one by one; ", DescribeStreamAdd(ctx_).chosen));
     SumRanks("attention", p.out);
   }
@@ -72,21 +102,24 @@ class Lines {
     if (p.router_multiplies) {
       Add("router matrix", "with router");
     } else {
-      Linear("router matrix", w.router, Input::kAsIs);
+      Linears({{"router matrix", w.router}});
     }
     Add("router", RouterImplementation(ctx_, p.router_multiplies));
     if (p.by_tokens) Add("gather_shares (experts)", With(DescribeGatherShares(ctx_).chosen, p.gathered, "x"));
     if (p.shared_is_routed) {
       Add("shared expert", "one of experts");
     } else {
-      Linear("shared gate", w.shared.gate, p.gate);
-      Linear("shared up", w.shared.up, p.up);
+      Linears({{"shared gate", w.shared.gate, p.gate}, {"shared up", w.shared.up, p.up}});
       Add("swiglu", With(DescribeSwiglu(ctx_).chosen, p.hidden, "y"));
-      Linear("shared down", w.shared.down, p.down);
+      Linears({{"shared down", w.shared.down, p.down}});
     }
     const auto num_experts = static_cast<int64_t>(w.experts.size()) + (p.shared_is_routed ? 1 : 0);
-    const std::string experts = ExpertsImplementation(ctx_, w.experts.front(), l_.settings.activation, num_experts,
-                                                      p.shared_is_routed);
+    const ExpertsShape shape = {.first = w.experts.front(),
+                                .num_experts = num_experts,
+                                .slots = l_.experts_per_token + (p.shared_is_routed ? 1 : 0),
+                                .activation = l_.settings.activation,
+                                .with_shared = p.shared_is_routed};
+    const std::string experts = ByRows(step_, [&](int64_t rows) { return ExpertsImplementation(ctx_, shape, rows); });
     Add("experts",
         StrCat(experts, "; ", NameOf(w.experts.front().gate.format),
                p.out == Form::kSlots || p.out == Form::kSlotsForBridge ? "; sum with the next hc_bridge" : ""));
@@ -96,6 +129,13 @@ class Lines {
 
  private:
   void Add(std::string op, std::string runs) { lines_.push_back({std::move(op), std::move(runs)}); }
+
+  // What adds rows to a cache: in decode steps with q_prepare, but of texts that have more rows in a step than a cache
+  // takes back, short prompts.
+  std::string Appended(const std::string& after) const {
+    if (ctx_.device == DeviceKind::kCpu || RegimeOf(step_) != Regime::kDecode) return after;
+    return step_ == StepClass::kDecode ? StrCat("with q_prepare; of short prompts ", after) : "with q_prepare";
+  }
 
   static std::string With(std::string runs, Form form, const char* of) {
     return form == Form::kFloats ? runs : StrCat(runs, "; ", of, " as ", NameOf(form));
@@ -116,8 +156,23 @@ class Lines {
       Add(StrCat("sum_ranks (", of, ")"), StrCat(DescribeSumRanks(ctx_).chosen, "; own rows"));
   }
 
-  void Linear(const char* name, const QuantTensor& w, Input input, Form y = Form::kFloats) {
-    if (w) Add(name, With(DescribeLinearRun(ctx_, w, input), y, "y"));
+  struct Named {
+    const char* name;
+    QuantTensor w;
+    Input input = Input::kAsIs;
+    Form y = Form::kFloats;
+  };
+
+  // One call; those without a weight are left out. What is rounded goes apart.
+  void Linears(std::initializer_list<Named> linears, int64_t groups = 1) {
+    std::vector<QuantTensor> as_is, rounded;
+    for (const Named& l : linears) {
+      if (l.w) (l.input == Input::kAsIs ? as_is : rounded).push_back(l.w);
+    }
+    for (const Named& l : linears) {
+      const std::vector<QuantTensor>& call = l.input == Input::kAsIs ? as_is : rounded;
+      if (l.w) Add(l.name, With(DescribeLinear(ctx_, step_, l.w, l.input, call, groups), l.y, "y"));
+    }
   }
 
   const ExecContext& ctx_;
@@ -168,6 +223,19 @@ std::string LayersOf(const std::set<size_t>& which, std::span<const PlannedLayer
 
 using Runs = std::array<std::string, kStepClasses.size()>;  // "": the op is not there
 
+// Classes that are alike are one line.
+void AddSteps(const std::string& op, const std::string& layers, const Runs& runs, std::vector<PlannedOp>* lines) {
+  std::array<bool, kStepClasses.size()> done{};
+  for (size_t s = 0; s < runs.size(); ++s) {
+    if (done[s] || runs[s].empty()) continue;
+    std::vector<StepClass> steps;
+    for (size_t other = s; other < runs.size(); ++other) {
+      if (runs[other] == runs[s]) done[other] = true, steps.push_back(kStepClasses[other]);
+    }
+    lines->push_back({op, layers, StepsOf(steps), runs[s]});
+  }
+}
+
 // An op's lines: layers that are alike in every class together, then classes that are alike.
 void AddOp(const std::string& op, const std::map<size_t, Runs>& by_layer, std::span<const PlannedLayer> layers,
            std::vector<PlannedOp>* lines) {
@@ -177,24 +245,21 @@ void AddOp(const std::string& op, const std::map<size_t, Runs>& by_layer, std::s
     if (at == groups.end()) at = groups.insert(groups.end(), {runs, {}});
     at->second.insert(layer);
   }
-  for (const auto& [runs, which] : groups) {
-    std::array<bool, kStepClasses.size()> done{};
-    for (size_t s = 0; s < runs.size(); ++s) {
-      if (done[s] || runs[s].empty()) continue;
-      std::vector<StepClass> steps;
-      for (size_t other = s; other < runs.size(); ++other) {
-        if (runs[other] == runs[s]) done[other] = true, steps.push_back(kStepClasses[other]);
-      }
-      lines->push_back({op, LayersOf(which, layers), StepsOf(steps), runs[s]});
-    }
-  }
+  for (const auto& [runs, which] : groups) AddSteps(op, LayersOf(which, layers), runs, lines);
 }
 
 }  // namespace
 
-std::string DescribeLinearRun(const ExecContext& ctx, const QuantTensor& w, Input input) {
-  if (input == Input::kCodes) return StrCat("cuBLASLt, NVFP4 codes; ", NameOf(w.format));
-  return StrCat(LinearImplementation(ctx, w), "; ", NameOf(w.format), input == Input::kRounded ? "; x rounded" : "");
+std::string DescribeLinearRun(const ExecContext& ctx, StepClass step, const QuantTensor& w, Input input) {
+  return DescribeLinear(ctx, step, w, input, {&w, 1}, 1);
+}
+
+std::vector<PlannedOp> DescribeBySteps(const std::string& op, const std::function<std::string(StepClass)>& runs) {
+  Runs all;
+  for (const StepClass step : kStepClasses) all[static_cast<size_t>(step)] = runs(step);
+  std::vector<PlannedOp> lines;
+  AddSteps(op, "", all, &lines);
+  return lines;
 }
 
 std::vector<OpLine> DescribeLayer(const ExecContext& ctx, StepClass step, const LayerShape& layer,

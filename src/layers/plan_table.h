@@ -1,6 +1,7 @@
 // A plan as lines that people read: which implementation takes an op, in which layers and steps.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,7 +31,10 @@ struct PlannedLayer {
 // Of all layers: what is alike is one line.
 std::vector<PlannedOp> DescribeLayers(const ExecContext& ctx, std::span<const PlannedLayer> layers);
 
-// The line of a linear.
-std::string DescribeLinearRun(const ExecContext& ctx, const QuantTensor& w, Input input);
+// What runs for a linear alone in steps of the class, whose context is `ctx`.
+std::string DescribeLinearRun(const ExecContext& ctx, StepClass step, const QuantTensor& w, Input input);
+
+// The lines of an op of no layer, by what runs in each class.
+std::vector<PlannedOp> DescribeBySteps(const std::string& op, const std::function<std::string(StepClass)>& runs);
 
 }  // namespace dsv4

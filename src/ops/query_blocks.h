@@ -26,6 +26,11 @@ constexpr int64_t QueryBlocksBytes(int64_t num_tokens, int64_t channels) {
   return (num_tokens + 7) / 8 * 8 * channels * 2;
 }
 
+// Bytes of `blocks` and, behind them, `squares`.
+constexpr int64_t QueryBytes(int64_t num_tokens, int64_t channels) {
+  return QueryBlocksBytes(num_tokens, channels) + num_tokens * (channels / 64) * 4;
+}
+
 // A head's norm takes any scale of the projection away, FP16's range does not: with NVFP4, whose largest weight can be
 // 6 x 448 times the global scale, `unit` makes sqrt(K) of these 2^7 to 2^8. Then inputs that are RMS-normalised, times
 // a norm's weights of up to W, give at most sqrt(K) 2^8 W. FP8's scales are not known to the host: 1.
@@ -37,6 +42,16 @@ inline float QueryUnit(const QuantTensor& w) {
   int exponent = 0;
   std::frexp(largest, &exponent);
   return static_cast<float>(std::ldexp(1.0, 8 - exponent));
+}
+
+// The queries of the projection `w` in memory of QueryBytes, which begins 1,024-byte aligned.
+inline QueryBlocks QueryBlocksIn(uint8_t* memory, int64_t num_tokens, const QuantTensor& w, int64_t head_dim,
+                                 const Tensor& cos_sin) {
+  return {.blocks = memory,
+          .squares = reinterpret_cast<float*>(memory + QueryBlocksBytes(num_tokens, w.rows)),
+          .unit = QueryUnit(w),
+          .head_dim = head_dim,
+          .cos_sin = cos_sin};
 }
 
 }  // namespace dsv4

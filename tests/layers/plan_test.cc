@@ -246,7 +246,7 @@ TEST(Plan, OnACpuEverythingIsFloats) {
 // A buffer is large enough for each of its forms, for steps of every size.
 TEST(Activation, FormsFitTheRoomThatHoldsThem) {
   for (const int64_t t : {1, 2, 3, 7, 8, 9, 64, 100}) {
-    const int64_t bytes = std::max(FloatBytes(t, 512), BlockBytes(t, 512));
+    const int64_t bytes = std::max(FloatBytes(t, 512), ActivationBlocksBytes(t, 512));
     std::vector<uint8_t> memory(static_cast<size_t>(bytes));
     const Room room{memory.data(), bytes};
     for (int64_t rows = 1; rows <= t; ++rows) {
@@ -256,7 +256,7 @@ TEST(Activation, FormsFitTheRoomThatHoldsThem) {
       EXPECT_EQ(blocks.x.dim(0), rows);
     }
   }
-  EXPECT_EQ(BlockBytes(9, 512), 2 * 8 * 512 * 2);
+  EXPECT_EQ(ActivationBlocksBytes(9, 512), 2 * 8 * 512 * 2);
   EXPECT_EQ(QueryBytes(9, 1024), QueryBlocksBytes(9, 1024) + 9 * 16 * 4);
 }
 

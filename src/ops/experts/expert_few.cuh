@@ -13,31 +13,6 @@
 
 namespace dsv4::experts {
 
-inline constexpr int kFewSumFloats = kWarps * 32;  // of a slot: 32 rows of each warp
-
-// A block's dynamic memory, which ends with chunks and inputs. kTiles: tiles of each stream in a stage of a ring.
-template <int kTiles>
-struct FewPlaces {
-  static constexpr int kStreamBytes = kTiles * static_cast<int>(TileBytes(WeightFormat::kNvfp4)),
-                       kStageBytes = 2 * kStreamBytes, kRingBytes = 2 * kStageBytes;  // of a warp
-  static constexpr int kSums = 2 * kWarps * kRingBytes, kZeros = kSums + 2 * kWarps * kFewSumFloats * 4,
-                       kZeroBytes = kTiles * 128 + 32, kChunks = kZeros + kZeroBytes;
-};
-inline constexpr int kFewOwnShared = 1024;  // what the kernel declares itself, at most
-
-template <int kTiles>
-int64_t FewSharedBytes(bool up, int64_t k, int64_t tokens, int64_t slots) {
-  const int64_t inputs = up ? tokens * 4 * k : 2 * kWarps * kFewMembers * (4 * k / kWarps);
-  return FewPlaces<kTiles>::kChunks + tokens * slots * static_cast<int64_t>(sizeof(FewChunk)) + inputs;
-}
-
-// Of a product [n, k]; both must fit.
-template <int kTiles>
-bool FewTokensFit(bool up, int64_t k, int64_t n, int64_t tokens, int64_t slots) {
-  return k % (kWarps * 64 * kTiles) == 0 && n % 64 == 0 &&
-         FewSharedBytes<kTiles>(up, k, tokens, slots) <= static_cast<int64_t>(kSharedMemoryOfABlock) - kFewOwnShared;
-}
-
 // Inputs of odd rows (tokens of up, places in a chunk of down) have the halves of every 32 bytes exchanged: then the
 // columns beside each other lie in other banks.
 __device__ __forceinline__ int FewSwap(int row) { return row % 2 * 16; }

@@ -6,8 +6,7 @@
 
 namespace dsv4::experts {
 
-// Eight tokens take as long by ExpertGemmKernel (bench/notes/decode.md).
-inline constexpr int kFewTokens = 6, kFewPairs = 64, kFewMembers = BlockTokens(2);
+static_assert(kFewMembers == BlockTokens(2));
 
 // An expert and up to kFewMembers of its pairs.
 struct FewChunk {
@@ -17,7 +16,7 @@ struct FewChunk {
   uint8_t count;
   bool beside;  // its tiles are of FormatBeside(F)
 };
-static_assert(sizeof(FewChunk) == 32);
+static_assert(sizeof(FewChunk) == kFewChunkBytes);
 
 // What the host knows of the list of row pairs. known: the first chunk's expert is known beforehand, and each block has
 // its share of that one's rows. reciprocal: of `rows`, 2^32 / rows rounded up.

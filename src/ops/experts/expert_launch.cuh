@@ -10,9 +10,6 @@
 
 namespace dsv4::experts {
 
-// Row pairs a multiprocessor, up to which two teams in a block are the faster ones.
-inline constexpr int64_t kTwoTeamItems = 16;
-
 template <WeightFormat F, int Planes, bool Up, bool Wide, int kTeams>
 void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
   const int blocks = static_cast<int>(std::min<int64_t>(2 / kTeams * ctx.gpu.multiprocessors, CeilDiv(items, kTeams)));
@@ -24,8 +21,9 @@ void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
 template <WeightFormat F>
 bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items) {
   if constexpr (InfoOf(F).packed()) {
+    const bool has_rows = !up || (a.x != nullptr && a.hidden == nullptr && reinterpret_cast<uintptr_t>(a.x) % 16 == 0);
+    if (a.experts == nullptr || !has_rows || !OneTokenFits(ctx, up, a.k, a.n, a.num_slots)) return false;
     const int blocks = static_cast<int>(std::min<int64_t>(ctx.gpu.multiprocessors, CeilDiv(items, 2)));
-    if (!OneTokenFits(a, up, items, blocks)) return false;
     const auto kernel = a.k % (64 * kWarps * OneRing::kTiles) == 0 ? ExpertOneKernel<F, true>
                                                                    : ExpertOneKernel<F, false>;
     Launch(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(2 * kTeamThreads), OneSharedBytes(a.k), a,

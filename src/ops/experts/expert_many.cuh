@@ -14,8 +14,7 @@
 
 namespace dsv4::experts {
 
-inline constexpr int kManySegments = 24;  // of a block, at most
-inline constexpr int kManyTeams = 2, kManyTokens = BlockTokens(2), kManyChunk = kManyTeams * kManyTokens;
+static_assert(kManyTokens == BlockTokens(2));
 // Floats between columns of a warp's sums (no bank conflicts), of a warp's sums, of a set.
 inline constexpr int kManyColumn = 40, kManyWarpSums = 3 * kManyColumn + 32, kManySetFloats = kWarps * kManyWarpSums;
 
@@ -47,18 +46,6 @@ struct ManyPlaces {
                        kSegments = kSums + kManyTeams * kWarps * kManySetFloats * 4,
                        kBytes = kSegments + kManySegments * static_cast<int>(sizeof(ManySegment));
 };
-
-inline constexpr int ManyTiles(int64_t k) { return static_cast<int>(k / (64 * kWarps)); }
-
-// Of a product [n, k] in both launches' lists.
-inline bool ManyTokensFit(bool up, int64_t k, int64_t n) {
-  const int tiles = ManyTiles(k);
-  if (k % (64 * kWarps) != 0) return false;
-  return up ? tiles == 8 && n % 16 == 0 : (tiles == 4 || tiles == 2 || tiles == 1) && n % (32 * 4 / tiles) == 0;
-}
-inline bool ManySegmentsFit(int64_t max_chunks, int multiprocessors) {
-  return 2 * max_chunks / multiprocessors + 3 <= kManySegments;
-}
 
 // The block's segments; every thread calls it. items: of a chunk. Their number.
 template <WeightFormat F, bool Up>

@@ -11,11 +11,9 @@
 
 namespace dsv4::experts {
 
-inline constexpr int kOneItems = 8;           // row pairs of a team, at most
 inline constexpr int kOneSums = kWarps * 32;  // floats of a row pair: 32 rows of each warp
 using OneRing = Ring<WeightFormat::kNvfp4>;   // of a team; MXFP4's is the same, tight tiles leave gaps
 inline constexpr int kOneTeamBytes = OneRing::kBytes + kOneItems * kOneSums * 4 + 256;
-inline constexpr int kOneMaxTiles = 14;  // of a row of tiles, a warp; an even number
 
 // What the host knows of the list of row pairs: each block has `each` of them, the first `more` one more. known: the
 // first slot's expert is known beforehand, and each block has its share of the rows. reciprocal: of `rows`, 2^32 / rows
@@ -25,14 +23,6 @@ struct OneList {
   bool up, known;
   uint32_t reciprocal;
 };
-
-inline bool OneTokenFits(const GemmArgs& a, bool up, int64_t items, int blocks) {
-  if (a.experts == nullptr || a.num_slots > 32 || a.k % (kWarps * 128) != 0 || a.k > kWarps * kOneMaxTiles * 64 ||
-      a.n % 64 != 0)
-    return false;
-  if (CeilDiv(items, blocks) > 2 * kOneItems) return false;
-  return !up || (a.x != nullptr && a.hidden == nullptr && reinterpret_cast<uintptr_t>(a.x) % 16 == 0);
-}
 
 inline size_t OneSharedBytes(int64_t k) {
   return static_cast<size_t>(2 * kOneTeamBytes + k / (64 * kWarps) * (128 + 2 * kWarps * 256));

@@ -4,12 +4,12 @@
 
 #include "device/barrier.cuh"
 #include "device/launch.cuh"
+#include "ops/experts/expert_forms.h"
 #include "ops/experts/expert_items.cuh"
 #include "ops/experts/expert_tiles.cuh"
 
 namespace dsv4::experts {
 
-inline constexpr int kWarps = 8, kTeamThreads = kWarps * 32;  // of a team
 inline constexpr int kColumnStride = 20;                // floats between columns of partial sums: no bank conflicts
 inline constexpr int kPartial = 2 * 8 * kColumnStride;  // one warp's sums: two row tiles, eight columns
 inline constexpr int kPartialFloats = 2 * kWarps * kPartial;  // two sets, used in turn

@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "ops/cpu_rows.h"
 #include "ops/cuda_row.h"
+#include "ops/experts/expert_forms.h"
 #include "ops/idle_row.h"
 #include "ops/rank_rows.h"
 #include "ops/weight_formats/tile_formats.h"
@@ -20,7 +21,7 @@ DSV4_DECLARE_CPU_PRODUCT(ExpertsCpu, ExpertsArgs)
 namespace {
 
 constexpr Candidate<ExpertsArgs> kExpertsCandidates[] = {
-    DSV4_CUDA_ROW(ExpertsCuda, "ExpertOneKernel, ExpertFewKernel, ExpertGemmKernel, ExpertsKernel")
+    DSV4_CUDA_ROW(ExpertsCuda, "ExpertOneKernel, ExpertFewKernel, ExpertManyKernel, ExpertGemmKernel, ExpertsKernel")
         DSV4_CPU_PRODUCT_ROWS(ExpertsCpu){"ref", SupportsCpu, ExpertsRef},
 };
 
@@ -78,16 +79,15 @@ bool ExpertsReadBlocks(const ExecContext& ctx, const ExpertMatrices& first, Acti
          GpuExpertsInputNumbers(ctx, first) == 1;
 }
 
-std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
-                                  int64_t num_experts, bool with_shared) {
+std::string ExpertsImplementation(const ExecContext& ctx, const ExpertsShape& s, int64_t rows) {
   if (!SupportsCuda(ctx)) return Choose(kExpertsCandidates, ctx).name;
-  if (!with_shared && ExpertsRunAsPrompt(ctx, first, activation, num_experts)) {
-    return StrCat("ExpertsKernel, ", GpuExpertsInputNumbers(ctx, first), " x ",
-                  IsHalf(first.gate.format) ? "FP16" : "BF16");
+  if (!s.with_shared && ExpertsRunAsPrompt(ctx, s.first, s.activation, s.num_experts)) {
+    return StrCat("ExpertsKernel, ", GpuExpertsInputNumbers(ctx, s.first), " x ",
+                  IsHalf(s.first.gate.format) ? "FP16" : "BF16");
   }
-  if (first.gate.format == WeightFormat::kF32 && first.down.format == WeightFormat::kF32)
-    return "F32UpKernel, F32DownKernel";
-  return ctx.f32_inputs ? "ExpertGemmKernel, 3 x BF16" : "ExpertGemmKernel, 2 x BF16";
+  const std::string kernels = experts::DecodeKernels(ctx, s, rows);
+  if (s.first.gate.format == WeightFormat::kF32 && s.first.down.format == WeightFormat::kF32) return kernels;
+  return StrCat(kernels, ctx.f32_inputs ? ", 3 x BF16" : ", 2 x BF16");
 }
 
 OpImplementations DescribeExperts(const ExecContext& ctx) { return DescribeOp("experts", kExpertsCandidates, ctx); }

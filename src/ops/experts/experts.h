@@ -102,9 +102,8 @@ int64_t ExpertsScratchBytes(const ExecContext& ctx, const ExpertsShape& shape, i
 // part.
 int64_t ExpertsRowsAtOnce(const ExecContext& ctx, const ExpertsShape& shape, int64_t rows);
 
-// What runs on this device, with the numbers that an input is; `with_shared`: the shared expert is one of them.
-std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
-                                  int64_t num_experts, bool with_shared);
+// What runs on this device for so many rows, with the numbers that an input is.
+std::string ExpertsImplementation(const ExecContext& ctx, const ExpertsShape& shape, int64_t rows);
 OpImplementations DescribeExperts(const ExecContext& ctx);
 OpWork WorkOf(const ExpertsArgs& args);
 

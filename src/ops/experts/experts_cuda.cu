@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kPlanThreads = 1024;
 constexpr int kMaxExperts = static_cast<int>(kMaxExpertsOnGpu);
-constexpr int64_t kMaxDirectColumns = 8192;                   // of a row in a block's shared memory
 constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // tokens where that makes steps shorter
 // up to here weights are read once and need no place in L2; no sum depends on it
 constexpr int64_t kStreamedTokens = 64;
@@ -207,10 +206,6 @@ void GemmOf(const ExecContext& ctx, WeightFormat format, bool wide, const GemmAr
   return GemmOf<Up, 2, false>(ctx, format, a, max_chunks);
 }
 
-bool Rounds(ActivationDtype mode, const QuantTensor& w) {
-  return w.quantised() && (mode == ActivationDtype::kFp8 || mode == ActivationDtype::kNvfp4);
-}
-
 // How rows are multiplied by the kernels of decode rows, and with what.
 struct Grouped {
   const ExecContext& ctx;
@@ -218,12 +213,7 @@ struct Grouped {
   int64_t t, d, slots, pairs, f, num_experts;
   int planes;                   // BF16 numbers that an input is
   bool up_packed, down_packed;  // in tiles; else float32 rows
-  bool round_x, round_hidden;
-  bool hidden_f32;  // between the launches: where it is rounded or multiplied in float32
-  bool direct;      // one token without a plan
-  bool few;         // a few tokens, whose plan the products' blocks make
-  bool many;        // ExpertManyKernel, else ExpertGemmKernel
-  bool wide;        // of that chunks of two blocks of columns
+  DecodeForm form;
   CostBy cost_by;
   int64_t chunk_tokens, max_chunks;
   GroupedScratch places;
@@ -235,24 +225,6 @@ struct Grouped {
   }
 };
 
-bool TakesFew(const Grouped& g) {
-  const auto fits = [&](const QuantTensor& w, bool up) {
-    return InfoOf(w.format).packed() &&
-           (FewTokensFit<4>(up, w.cols, w.rows, g.t, g.slots) || FewTokensFit<2>(up, w.cols, w.rows, g.t, g.slots));
-  };
-  return g.t > 1 && g.t <= kFewTokens && g.pairs <= kFewPairs && g.planes == 2 && !g.round_x && !g.hidden_f32 &&
-         reinterpret_cast<uintptr_t>(g.a.x.data) % 16 == 0 && fits(g.a.first.gate, true) && fits(g.a.first.down, false);
-}
-
-bool TakesMany(const Grouped& g) {
-  const auto fits = [](const QuantTensor& w, bool up) {
-    return InfoOf(w.format).packed() && ManyTokensFit(up, w.cols, w.rows);
-  };
-  return !g.direct && !g.few && g.planes == 2 && !g.hidden_f32 && fits(g.a.first.gate, true) &&
-         fits(g.a.first.down, false) &&
-         ManySegmentsFit(std::min(g.pairs, g.num_experts + g.pairs / kManyChunk), g.ctx.gpu.multiprocessors);
-}
-
 Grouped GroupedOf(const ExecContext& ctx, const ExpertsArgs& a) {
   Grouped g = {.ctx = ctx, .a = a};
   g.t = a.x.dim(0), g.d = a.x.dim(1), g.slots = a.experts.dim(1), g.pairs = g.t * g.slots, g.f = a.hidden.dim(1) / 2;
@@ -261,17 +233,11 @@ Grouped GroupedOf(const ExecContext& ctx, const ExpertsArgs& a) {
   DSV4_CHECK(a.first.up.format == a.first.gate.format, "gate and up of one format");
   g.planes = ctx.f32_inputs ? 3 : 2;
   g.up_packed = a.first.gate.format != WeightFormat::kF32, g.down_packed = a.first.down.format != WeightFormat::kF32;
-  g.round_x = Rounds(a.activation, a.first.gate), g.round_hidden = Rounds(a.activation, a.first.down);
-  g.hidden_f32 = g.round_hidden || !g.up_packed || !g.down_packed;
-  g.direct = g.t == 1 && g.planes == 2 && !g.round_x && g.d <= kMaxDirectColumns;
-  g.few = TakesFew(g);
-  // Few tokens an expert: one block of columns is faster; an expert with more is then read again for the rest.
-  g.wide = g.planes == 3 || g.pairs > 2 * g.num_experts;
-  const bool by_token = !g.wide && g.t >= kCostByTokenFrom && g.t <= kCostByTokenTo;
-  g.many = TakesMany(g);
-  g.cost_by = g.many ? CostBy::kTeams : by_token ? CostBy::kTokens : CostBy::kBlocks;
-  g.chunk_tokens = g.many ? kManyChunk : BlockTokens(g.planes) * (g.wide ? 2 : 1);
-  g.max_chunks = g.direct ? g.slots : std::min<int64_t>(g.pairs, g.num_experts + g.pairs / g.chunk_tokens);
+  g.form = DecodeFormOf(ctx, ShapeOf(a), g.t, reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0);
+  const bool by_token = !g.form.wide && g.t >= kCostByTokenFrom && g.t <= kCostByTokenTo;
+  g.cost_by = g.form.many ? CostBy::kTeams : by_token ? CostBy::kTokens : CostBy::kBlocks;
+  g.chunk_tokens = g.form.many ? kManyChunk : BlockTokens(g.planes) * (g.form.wide ? 2 : 1);
+  g.max_chunks = g.form.direct ? g.slots : std::min<int64_t>(g.pairs, g.num_experts + g.pairs / g.chunk_tokens);
   g.places = GroupedScratchOf(ctx, ShapeOf(a), g.t);
   static_assert(sizeof(Chunk) == kChunkBytes);
   DSV4_CHECK(g.places.bytes <= ctx.scratch.bytes);
@@ -292,11 +258,11 @@ void SetProducts(Grouped& g) {
           .weights = a.weights.f32(),
           .policy = g.t <= kStreamedTokens ? kEvictFirst : kEvictNormal};
   g.down = g.up;
-  if ((g.direct || g.few) && g.slots > 1) g.up.always = a.always;
+  if ((g.form.direct || g.form.few) && g.slots > 1) g.up.always = a.always;
   g.down.x = nullptr, g.down.k = static_cast<int>(g.f), g.down.n = static_cast<int>(g.d);
   g.down.outputs = a.outputs.f32();
   g.down.planes = g.At<uint16_t>(g.places.hidden_planes), g.down.plane_elements = g.pairs * PaddedColumns(g.f);
-  if (g.hidden_f32) {
+  if (g.form.hidden_f32) {
     g.up.hidden = a.hidden.f32();
   } else {
     g.up.hidden_planes = g.At<uint16_t>(g.places.hidden_planes), g.up.hidden_plane_elements = g.down.plane_elements;
@@ -313,7 +279,7 @@ void MakePlan(Grouped& g) {
   Launch(g.ctx, g.planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + g.t)), dim3(kPlanThreads),
          0, g.a.experts.i32(), static_cast<int>(g.pairs), static_cast<int>(g.num_experts),
          static_cast<int>(g.chunk_tokens), g.cost_by, static_cast<int>(g.max_chunks), plan, chunks, sorted, g.a.x.f32(),
-         static_cast<int>(g.d), g.round_x ? g.a.activation : ActivationDtype::kNative, x_planes, x_elements,
+         static_cast<int>(g.d), g.form.round_x ? g.a.activation : ActivationDtype::kNative, x_planes, x_elements,
          g.a.outputs.f32());
   for (GemmArgs* args : {&g.up, &g.down})
     args->plan = plan, args->cost_by = g.cost_by, args->chunks = chunks, args->pairs = sorted;
@@ -325,33 +291,33 @@ void MakePlan(Grouped& g) {
 }
 
 void MultiplyUp(const Grouped& g) {
-  if (g.few) return FewOf(g.ctx, g.a.first.gate.format, true, g.up, g.t, g.max_chunks);
-  if (g.many) return ManyOf(g.ctx, g.a.first.gate.format, true, g.up, g.max_chunks);
-  if (g.up_packed) return GemmOf<true>(g.ctx, g.a.first.gate.format, g.wide, g.up, g.max_chunks);
+  if (g.form.few) return FewOf(g.ctx, g.a.first.gate.format, true, g.up, g.t, g.max_chunks);
+  if (g.form.many) return ManyOf(g.ctx, g.a.first.gate.format, true, g.up, g.max_chunks);
+  if (g.up_packed) return GemmOf<true>(g.ctx, g.a.first.gate.format, g.form.wide, g.up, g.max_chunks);
   Launch(g.ctx, F32UpKernel, dim3(static_cast<unsigned>(DivUp(g.f, 8)), static_cast<unsigned>(g.pairs)), dim3(256), 0,
          g.up, g.a.hidden.f32());
 }
 
 void MultiplyDown(const Grouped& g) {
-  if (g.few) return FewOf(g.ctx, g.a.first.down.format, false, g.down, g.t, g.max_chunks);
-  if (g.many) return ManyOf(g.ctx, g.a.first.down.format, false, g.down, g.max_chunks);
+  if (g.form.few) return FewOf(g.ctx, g.a.first.down.format, false, g.down, g.t, g.max_chunks);
+  if (g.form.many) return ManyOf(g.ctx, g.a.first.down.format, false, g.down, g.max_chunks);
   if (!g.down_packed) {
     return Launch(g.ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(g.d, 8)), static_cast<unsigned>(g.pairs)),
                   dim3(256), 0, g.down, g.a.hidden.f32());
   }
-  if (g.hidden_f32) {
+  if (g.form.hidden_f32) {
     Launch(g.ctx, g.planes == 3 ? HiddenKernel<3> : HiddenKernel<2>, dim3(static_cast<unsigned>(g.pairs)), dim3(256), 0,
-           g.a.hidden.f32(), static_cast<int>(g.f), g.round_hidden ? g.a.activation : ActivationDtype::kNative,
+           g.a.hidden.f32(), static_cast<int>(g.f), g.form.round_hidden ? g.a.activation : ActivationDtype::kNative,
            g.At<uint16_t>(g.places.hidden_planes), g.down.plane_elements);
   }
-  GemmOf<false>(g.ctx, g.a.first.down.format, g.wide, g.down, g.max_chunks);
+  GemmOf<false>(g.ctx, g.a.first.down.format, g.form.wide, g.down, g.max_chunks);
 }
 
 // The rows of a, at most ExpertsRowsAtOnce, by the kernels of decode rows.
 void MultiplyGrouped(const ExecContext& ctx, const ExpertsArgs& a) {
   Grouped g = GroupedOf(ctx, a);
   SetProducts(g);
-  if (!g.direct && !g.few && (g.up_packed || g.down_packed)) MakePlan(g);
+  if (!g.form.direct && !g.form.few && (g.up_packed || g.down_packed)) MakePlan(g);
   MultiplyUp(g);
   MultiplyDown(g);
   if (!a.y) return;

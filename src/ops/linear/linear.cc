@@ -1,10 +1,13 @@
 #include "ops/linear/linear.h"
 
+#include <vector>
+
 #include "base/str.h"
 #include "device/exchange.h"
 #include "ops/cpu_rows.h"
 #include "ops/cuda_row.h"
 #include "ops/linear/tile/tile_linear.h"
+#include "ops/linear/wide/wide_linear.h"
 #include "ops/pack_weight/pack_weight.h"
 #include "ops/weight_formats/tile_formats.h"
 
@@ -82,16 +85,24 @@ bool LinearPushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor&
          GpuLinearKernels(ctx, w) == LinearKernels::kTiles && tile_linear::Pushes(ctx, num_tokens, w);
 }
 
-std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w) {
+std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w, std::span<const QuantTensor> of_call,
+                                 int64_t groups, int64_t num_tokens) {
   if (!SupportsCuda(ctx)) return Choose(kLinearCandidates, ctx).name;
   switch (GpuLinearKernels(ctx, w)) {
     case LinearKernels::kRows:
       return "F32LinearKernel, F32";
-    case LinearKernels::kTiles:
-      return ctx.f32_inputs ? "TileLinearKernel, 3 x BF16" : "TileLinearKernel, 2 x BF16";
-    case LinearKernels::kPrompt: {
-      return StrCat("LinearKernel, ", GpuInputNumbers(ctx, w), " x ", IsHalf(w.format) ? "FP16" : "BF16");
+    case LinearKernels::kTiles: {
+      if (ctx.f32_inputs) return "TileLinearKernel, 3 x BF16";
+      if (WideLinearTakes(ctx, num_tokens)) return "WideLinearKernel, 2 x BF16";
+      std::vector<QuantTensor> tiles;  // one launch
+      for (const QuantTensor& m : of_call) {
+        if (GpuLinearKernels(ctx, m) == LinearKernels::kTiles) tiles.push_back(m);
+      }
+      const bool one = tile_linear::OneTokenTakes(ctx, num_tokens, tiles, groups);
+      return one ? "OneTokenKernel, 2 x BF16" : "TileLinearKernel, 2 x BF16";
     }
+    case LinearKernels::kPrompt:
+      return StrCat("LinearKernel, ", GpuInputNumbers(ctx, w), " x ", IsHalf(w.format) ? "FP16" : "BF16");
   }
   return "";
 }

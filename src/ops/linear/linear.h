@@ -11,6 +11,9 @@
 // docs/kernels/linear.md.
 #pragma once
 
+#include <span>
+#include <string>
+
 #include "dsv4/types.h"
 #include "ops/linear/linear_parts.h"
 #include "ops/registry.h"
@@ -61,8 +64,10 @@ enum class LinearKernels : uint8_t {
 };
 LinearKernels GpuLinearKernels(const ExecContext& ctx, const QuantTensor& w);
 int GpuInputNumbers(const ExecContext& ctx, const QuantTensor& w);  // that an input of kPrompt is
-// What runs on this device, with the numbers that an input is: "avx512", "LinearKernel, 2 x FP16".
-std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w);
+// What runs on this device for `w`, one of the matrices of a call, with the numbers that an input is: "avx512",
+// "LinearKernel, 2 x FP16".
+std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w, std::span<const QuantTensor> of_call,
+                                 int64_t groups, int64_t num_tokens);
 OpImplementations DescribeLinear(const ExecContext& ctx);
 OpWork WorkOf(const LinearArgs& args);
 

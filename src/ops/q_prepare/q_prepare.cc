@@ -12,7 +12,7 @@ void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& a);
 namespace {
 
 constexpr Candidate<QPrepareArgs> kQPrepareCandidates[] = {
-    DSV4_CUDA_ROW(QPrepareCuda, "ExpandKernel, QPrepareKernel"){"ref", SupportsCpu, QPrepareRef},
+    DSV4_CUDA_ROW(QPrepareCuda, "ExpandKernel, ExpandPartKernel, QPrepareKernel"){"ref", SupportsCpu, QPrepareRef},
 };
 
 }  // namespace
@@ -64,9 +64,10 @@ bool QPrepareExpands(const ExecContext& ctx, const ExpandShape& s) {
   return cut.blocks <= ctx.gpu.multiprocessors && fits;
 }
 
-std::string QPrepareImplementation(const ExecContext& ctx, bool expands) {
+std::string QPrepareImplementation(const ExecContext& ctx, const ExpandShape* expands) {
   if (!SupportsCuda(ctx)) return Choose(kQPrepareCandidates, ctx).name;
-  return expands ? "ExpandKernel" : "QPrepareKernel";
+  if (expands == nullptr) return "QPrepareKernel";
+  return q_prepare::CutOf(ctx, *expands).part ? "ExpandPartKernel" : "ExpandKernel";
 }
 
 OpImplementations DescribeQPrepare(const ExecContext& ctx) { return DescribeOp("q_prepare", kQPrepareCandidates, ctx); }

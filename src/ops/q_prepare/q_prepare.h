@@ -53,7 +53,8 @@ struct ExpandShape {
 };
 ExpandShape ShapeOf(const QPrepareArgs& args, const LinearArgs& linears);
 bool QPrepareExpands(const ExecContext& ctx, const ExpandShape& shape);
-std::string QPrepareImplementation(const ExecContext& ctx, bool expands);
+// `expands`: a shape that QPrepareExpands, or null.
+std::string QPrepareImplementation(const ExecContext& ctx, const ExpandShape* expands);
 void QPrepare(const ExecContext& ctx, const QPrepareArgs& args);
 OpImplementations DescribeQPrepare(const ExecContext& ctx);
 

@@ -69,7 +69,9 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   // Of n ranks each has a part of the heads of all tokens, or all heads of about 1/n of the tokens.
   const int64_t own = LongestShare(t, c.num_ranks, kShareRows) * c.num_cuts();
   const auto floats = [&](int64_t width) { return std::max(FloatBytes(t, width), FloatBytes(own, width)); };
-  const auto blocks = [&](int64_t width) { return std::max(BlockBytes(t, width), BlockBytes(own, width)); };
+  const auto blocks = [&](int64_t width) {
+    return std::max(ActivationBlocksBytes(t, width), ActivationBlocksBytes(own, width));
+  };
   place(streams, f32, Shape{t, h, d});
   place(x, f32, Shape{t, d});
   place(y, f32, Shape{t, d});
@@ -78,7 +80,8 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   place(plain_cos_sin, f32, Shape{t, c.rope_dim / 2, 2});
   place(compress_cos_sin, f32, Shape{t, c.rope_dim / 2, 2});
 
-  place(attention.rounded, std::max({FloatBytes(t, std::max(d, c.q_lora_rank)), floats(o_width), BlockBytes(t, d)}));
+  place(attention.rounded,
+        std::max({FloatBytes(t, std::max(d, c.q_lora_rank)), floats(o_width), ActivationBlocksBytes(t, d)}));
   place(attention.q_lora, f32, Shape{t, c.q_lora_rank});
   // The queries are used up when o_lora is written, both when the experts' hidden values are; the index queries when
   // the heads are, those when the experts' outputs are, which the next layer's first op has read before it writes any.
@@ -101,7 +104,8 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   place(attention.index_weights, f32, Shape{t, c.index_heads});
   place(attention.topk_idxs, DType::kI32, Shape{t, c.index_topk});
 
-  place(moe.rounded, std::max(FloatBytes(t, std::max(d, f)), BlockBytes(t, d) + BlockBytes(t, f)));
+  place(moe.rounded,
+        std::max(FloatBytes(t, std::max(d, f)), ActivationBlocksBytes(t, d) + ActivationBlocksBytes(t, f)));
   place(moe.router_logits, f32, Shape{t, c.num_experts});
   // Every layer's begin 16-byte aligned, as ranks' exchanges take them.
   place(expert_ids, DType::kI32, Shape{c.num_layers + (c.draft.stages > 0 ? 1 : 0), CeilDiv(t, 4) * 4, 1 + a});

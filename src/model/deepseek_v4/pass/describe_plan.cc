@@ -27,19 +27,12 @@ std::vector<std::string> SetsOf(const Config& c, int64_t l) {
   return sets;
 }
 
-// The output matrix, by class of steps.
-void AddHead(const ExecContext& ctx, const Model& m, std::vector<PlannedOp>* lines) {
-  const auto runs = [&](StepClass step) {
+// The output matrix.
+std::vector<PlannedOp> DescribeHead(const ExecContext& ctx, const Model& m) {
+  return DescribeBySteps("head", [&](StepClass step) {
     const ExecContext at = ContextOf(ctx, step);
-    return DescribeLinearRun(at, m.weights.head, InputOf(at, m.modes.activation, m.weights.head));
-  };
-  const std::string decode = runs(StepClass::kDecode), prompt = runs(StepClass::kPrompt),
-                    long_prompt = runs(StepClass::kLongPrompt);
-  if (decode == prompt && prompt == long_prompt) return lines->push_back({"head", "", "all", decode});
-  lines->push_back({"head", "", "decode", decode});
-  if (prompt == long_prompt) return lines->push_back({"head", "", "prompt, long prompt", prompt});
-  lines->push_back({"head", "", "prompt", prompt});
-  lines->push_back({"head", "", "long prompt", long_prompt});
+    return DescribeLinearRun(at, step, m.weights.head, InputOf(at, m.modes.activation, m.weights.head));
+  });
 }
 
 }  // namespace
@@ -59,7 +52,7 @@ std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, const Model& m) {
        {DescribeHcPost(ctx), DescribeGatherRows(ctx), DescribeHcHead(ctx), DescribeRmsNorm(ctx)}) {
     lines.push_back({op.op, "", "all", op.chosen});
   }
-  AddHead(ctx, m, &lines);
+  for (PlannedOp& line : DescribeHead(ctx, m)) lines.push_back(std::move(line));
   return lines;
 }
 

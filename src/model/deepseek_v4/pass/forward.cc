@@ -97,8 +97,8 @@ void CountChosen(const ExecContext& ctx, const Model& model, size_t step_class, 
     bool fetches = false;
     for (int64_t l = first; l < end; ++l) {
       const auto at = static_cast<size_t>(l);
-      fetches = fetches || FetchesExperts(ctx, model.plans[at][step_class].moe, model.weights.layers[at].moe,
-                                          model.modes.activation, num_tokens * slots_of(l));
+      fetches = fetches ||
+                FetchesExperts(model.plans[at][step_class].moe, model.weights.layers[at].moe, num_tokens * slots_of(l));
     }
     Tensor passes;
     if (!fetches) passes = {model.expert_passes.i64() + first * e, DType::kI64, {end - first, e}};
@@ -189,9 +189,8 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
     if (by_tokens) GatherStreams(ctx, c, f, &site);
   };
   for (int64_t l = 0; l < c.num_layers; ++l) {
-    LayerPlan plan = model.plans[static_cast<size_t>(l)][step_class];
-    if (observer && plan.moe.out == Form::kSlots) plan.moe.out = Form::kFloats;
-    if (observer && c.num_cuts() > 1 && !by_tokens) plan.moe.out = Form::kRankParts;
+    const LayerPlan& planned = model.plans[static_cast<size_t>(l)][step_class];
+    const LayerPlan plan = observer ? Observed(planned) : planned;
     const bool sliding = c.kind(l) == LayerKind::kSliding;
     pending = DecoderLayer(ctx, model, l, plan, sliding ? rows.plain : rows.compress, f, pending, &site, a);
     if (observer) {

@@ -10,9 +10,6 @@
 
 namespace dsv4::tile_linear {
 
-constexpr int kWarps = 16, kThreads = 32 * kWarps;
-constexpr int kSlots = 3, kSlotBytes = 4 * 576;  // a warp's chunks in flight, at most: 4 FP4 tiles, 2 FP8 or 1 BF16
-constexpr int kMaxClusters = 256;
 constexpr WeightFormat kMixed = WeightFormat::kF32;  // as a template argument: each matrix has its own format
 
 struct Matrix {
@@ -210,9 +207,6 @@ struct ItemScales {
     return block < 32 ? low : high;
   }
 };
-
-// How x enters the tensor cores: as two BF16 numbers whose sum is within 2^-17 of it, or as three whose sum it is.
-constexpr int kPair = 2, kExact = 3;
 
 // kPair: the two parts are columns of their own, added at the end: of one n-tile columns 0..3 are the tokens' first
 // parts and 4..7 their second ones; of more, the first half of the n-tiles and the second. The B fragments of a tile
@@ -422,7 +416,7 @@ struct Exchange {
   float4* received;
   uint32_t barrier;
 
-  __host__ __device__ __forceinline__ static constexpr int Stride(int items) { return 16 * items + 4; }
+  __host__ __device__ __forceinline__ static constexpr int Stride(int items) { return StrideOfSums(items); }
   __host__ __device__ __forceinline__ static int Quads(int items, int slices) {
     return (4 * items + slices - 1) / slices;
   }
@@ -430,17 +424,8 @@ struct Exchange {
 
 // Bytes of shared memory of a launch whose warps have rings of so many slots.
 inline size_t SharedBytes(const Params& p, int num_tokens, int nx, int slots) {
-  const int slices = 1 << p.log_slices;
-  size_t bytes = static_cast<size_t>(kWarps * slots * kSlotBytes) +
-                 static_cast<size_t>(CeilDiv(p.tile_cols, slices) * num_tokens) * 128 * static_cast<size_t>(nx);
-  if (p.log_segments > 0) bytes += static_cast<size_t>((num_tokens << p.log_parts) * Exchange::Stride(p.max_items)) * 4;
-  if (p.log_slices > 0)
-    bytes += 2 * static_cast<size_t>(num_tokens * slices * Exchange::Quads(p.max_items, slices)) * 16;
-  return bytes;
+  return SharedBytes(BlockShape{p.tile_cols, p.max_items, p.log_segments, p.log_slices}, num_tokens, nx, slots);
 }
-
-// What a launch may ask for: the kernels declare up to kOwnShared themselves.
-constexpr size_t kOwnShared = 1024, kMostShared = kSharedMemoryOfABlock - kOwnShared;
 
 // Shared memory of which a multiprocessor has room for one block only. Two blocks of a grid that has one for every
 // multiprocessor may otherwise share one (they do where the kernel in front leaves early), and the step waits for them.

@@ -8,7 +8,10 @@
 // whole rows.
 #pragma once
 
+#include <span>
+
 #include "device/exec_context.h"
+#include "device/gpu_limits.h"
 #include "ops/linear/linear_parts.h"
 #include "ops/pack_weight/pack_weight.h"
 #include "ops/weight_formats/tile_formats.h"
@@ -26,7 +29,15 @@ struct TileLinearMatrix {
 inline constexpr int kMaxTileLinearMatrices = 8;
 
 namespace tile_linear {
+inline constexpr int kWarps = 16, kThreads = 32 * kWarps;
+// A warp's chunks in flight, at most: 4 FP4 tiles, 2 FP8 or 1 BF16.
+inline constexpr int kSlots = 3, kSlotBytes = 4 * 576;
+inline constexpr int kMaxClusters = 256;
 inline constexpr int kFewTokens = 4;  // whose two numbers fill the product's eight columns
+// How x enters the tensor cores: as two BF16 numbers whose sum is within 2^-17 of it, or as three whose sum it is.
+inline constexpr int kPair = 2, kExact = 3;
+// Shared memory that a launch may ask for: the kernels declare up to kOwnShared themselves.
+inline constexpr size_t kOwnShared = 1024, kMostShared = kSharedMemoryOfABlock - kOwnShared;
 
 // Whether K is not cut: every warp has row tiles of its own.
 inline bool IsDirect(const ExecContext& ctx, int64_t tile_cols, int64_t items) {
@@ -43,17 +54,24 @@ inline int LogSegments(const ExecContext& ctx, int64_t tile_cols, int64_t items)
   while (!IsDirect(ctx, tile_cols, items) && log_segments < 3 && tile_cols >> (log_segments + 1) >= 1) ++log_segments;
   return log_segments;
 }
+// Those are summed in 2^this slices, by the blocks of a cluster; `few`: by the kernel of few tokens.
+int LogSlices(const ExecContext& ctx, int64_t tile_cols, int64_t items, int64_t num_tokens, bool few);
+
+// Shared memory of a launch whose warps have rings of so many slots; numbers: that an input is; max_items: of a range.
+struct BlockShape {
+  int64_t tile_cols, max_items;
+  int log_segments, log_slices;
+};
+constexpr int StrideOfSums(int items) { return 16 * items + 4; }
+size_t SharedBytes(const BlockShape& block, int64_t num_tokens, int numbers, int slots);
+
+// Whether OneTokenKernel, and not TileLinearKernel, takes so many tokens' product of these matrices, whose x begins
+// 16-byte aligned.
+bool OneTokenTakes(const ExecContext& ctx, int64_t num_tokens, std::span<const QuantTensor> matrices, int64_t groups);
+
 // Whether few tokens' product of this matrix alone is one whose rows a block finishes together and can send: K cut into
 // eight segments of whole chunks, and room for all x and the segments' sums.
-inline bool Pushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w) {
-  const int64_t tile_cols = w.cols / kTileCols64, items = w.rows / 16, sms = ctx.gpu.multiprocessors;
-  // Of several tokens fewer items would be spread over clusters.
-  const bool room = num_tokens == 1
-                        ? tile_cols <= 256 && items <= 32 * sms
-                        : num_tokens <= kFewTokens && tile_cols <= 64 && items <= 4 * sms && 2 * items > sms;
-  return room && w.cols % kTileCols64 == 0 && tile_cols % (8 * TilesOfChunk(w.format)) == 0 && w.rows % 16 == 0 &&
-         !IsDirect(ctx, tile_cols, items);
-}
+bool Pushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w);
 }  // namespace tile_linear
 
 // x: f32 [T, groups * K]. With `norm` [K] its rows are RMS-normalised and multiplied by it first (rms_norm.h); one

@@ -13,11 +13,6 @@ namespace tile_linear {
 
 namespace {
 
-constexpr int64_t kInputBytes = 65536;  // of x, that one block reads and converts, before K is cut over a cluster
-constexpr int64_t kFewInputBytes = 2 * kInputBytes;  // the same of up to kFewTokens, whose kernel has no clusters
-// up to here K is also cut where there are fewer items than multiprocessors (one token has its own kernel)
-constexpr int64_t kSpreadTokens = 8;
-
 // How a product is cut. Segments, and with them the bits of a row, are a function of the shapes; slices, clusters and
 // so who sums what may depend on T.
 struct Cut {
@@ -28,12 +23,7 @@ Cut ChooseCut(const ExecContext& ctx, int tile_cols, int items, int groups, int6
   const int sms = ctx.gpu.multiprocessors;
   Cut cut = {};
   cut.log_segments = LogSegments(ctx, tile_cols, items);
-  const int64_t bytes = std::min<int64_t>(num_tokens, 32) * tile_cols * 256;
-  const bool whole = few && bytes <= kFewInputBytes;
-  while (!whole && cut.log_slices < cut.log_segments && bytes >> cut.log_slices > kInputBytes) ++cut.log_slices;
-  while (num_tokens > 1 && num_tokens <= kSpreadTokens && cut.log_slices < cut.log_segments &&
-         items << (cut.log_slices + 1) <= sms)
-    ++cut.log_slices;
+  cut.log_slices = LogSlices(ctx, tile_cols, items, num_tokens, few);
   cut.clusters = std::min({cut.log_slices == 0 ? sms : MaxClusters(ctx, 1 << cut.log_slices), items, kMaxClusters});
   if (groups > 1) cut.clusters = std::min(cut.clusters, std::max(1, cut.clusters / groups) * groups);
   return cut;

@@ -12,7 +12,10 @@
 namespace dsv4 {
 
 // Whether so many rows of TileLinear's are WideLinear's.
-bool WideLinearTakes(const ExecContext& ctx, int64_t num_tokens);
+inline bool WideLinearTakes(const ExecContext& ctx, int64_t num_tokens) {
+  constexpr int64_t kFewest = 17;
+  return ctx.gpu.IsHopper() && !ctx.f32_inputs && num_tokens >= kFewest;
+}
 
 // As TileLinear.
 void WideLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count,

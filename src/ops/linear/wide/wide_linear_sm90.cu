@@ -12,7 +12,6 @@ namespace wide_linear {
 
 namespace {
 
-constexpr int64_t kFewest = 17;      // rows
 constexpr int kMostTokenTiles = 16;  // of a launch
 
 // Matrices of one format are a launch.
@@ -174,10 +173,6 @@ bool RunTokens(const Call& c, int64_t first, int64_t num_tokens) {
 }  // namespace
 
 }  // namespace wide_linear
-
-bool WideLinearTakes(const ExecContext& ctx, int64_t num_tokens) {
-  return ctx.gpu.IsHopper() && !ctx.f32_inputs && num_tokens >= wide_linear::kFewest;
-}
 
 void WideLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count,
                 const float* norm, float norm_eps) {
