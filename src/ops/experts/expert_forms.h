@@ -1,5 +1,5 @@
-// Which kernels multiply decode rows by their experts' matrices: host code, for the launches and for what a plan prints.
-// No sum's order depends on it.
+// Which kernels multiply decode rows by their experts' matrices: host code, for the launches and for what a plan
+// prints. No sum's order depends on it.
 #pragma once
 
 #include <string>
