@@ -2,6 +2,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "command_line.h"
 #include "errors.h"
@@ -30,6 +31,11 @@ int main(int argc, char** argv) {
     return Fail(kExitFailed, error.what());
   } catch (const std::bad_alloc&) {
     return Fail(kExitFailed, "not enough memory; try a smaller --ctx or --prefill-chunk");
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again)
+      return Fail(kExitFailed, std::string("internal error: ") + error.what());
+    return Fail(kExitFailed,
+                "cannot start a thread; use fewer --threads, or raise the limits of the process (ulimit -u, -v)");
   } catch (const std::exception& error) {
     return Fail(kExitFailed, std::string("internal error: ") + error.what());
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "dsv4/version.h"
@@ -449,7 +450,12 @@ class Server {
 namespace dsv4 {
 
 Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options) {
-  return server::Server(engine, tokenizer, options).Run();
+  try {
+    return server::Server(engine, tokenizer, options).Run();
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) throw;
+  }
+  return ResourceExhausted("cannot start the server's threads; raise the limits of the process (ulimit -u, -v)");
 }
 
 }  // namespace dsv4

@@ -7,7 +7,7 @@
 
 namespace dsv4::server {
 
-Workers::Workers(int num_threads, int num_for_short, size_t max_queued) : max_queued_(max_queued) {
+Workers::Workers(int num_threads, int num_for_short, size_t max_queued) : Workers(max_queued) {
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Run(/*short_only=*/false); });
   for (int i = 0; i < num_for_short; ++i) threads_.emplace_back([this] { Run(/*short_only=*/true); });
 }

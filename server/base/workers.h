@@ -13,6 +13,7 @@ namespace dsv4::server {
 class Workers {
  public:
   // num_for_short: further threads, for short calls alone; so long calls never keep them all.
+  // Throws std::system_error where the system has no more threads.
   Workers(int num_threads, int num_for_short, size_t max_queued);
   ~Workers();  // finishes what is queued
 
@@ -21,6 +22,9 @@ class Workers {
   bool Post(Length length, std::function<void()> call);
 
  private:
+  // Without its threads: where starting one throws, the destructor ends the others.
+  explicit Workers(size_t max_queued) : max_queued_(max_queued) {}
+
   struct Call {
     Length length;
     std::function<void()> run;

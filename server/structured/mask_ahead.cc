@@ -165,8 +165,9 @@ Status MaskAhead::status() const {
   return place_->status;
 }
 
-MaskWorkers::MaskWorkers(int num_threads, OnReady on_ready)
-    : queue_(std::make_shared<Queue>()), on_ready_(std::move(on_ready)) {
+MaskWorkers::MaskWorkers(OnReady on_ready) : queue_(std::make_shared<Queue>()), on_ready_(std::move(on_ready)) {}
+
+MaskWorkers::MaskWorkers(int num_threads, OnReady on_ready) : MaskWorkers(std::move(on_ready)) {
   queue_->most_heavy = std::max(num_threads - 1, 1);
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Run(); });
 }

@@ -51,7 +51,7 @@ class MaskWorkers {
  public:
   using OnReady = std::function<void()>;  // by a worker
 
-  MaskWorkers(int num_threads, OnReady on_ready);
+  MaskWorkers(int num_threads, OnReady on_ready);  // throws std::system_error where the system has no more threads
   ~MaskWorkers();
 
   // `text`: what of the grammar has been written already.
@@ -60,6 +60,8 @@ class MaskWorkers {
  private:
   friend class MaskAhead;
   struct Queue;
+  // Without its threads: where starting one throws, the destructor ends the others.
+  explicit MaskWorkers(OnReady on_ready);
   void Run();
 
   const std::shared_ptr<Queue> queue_;

@@ -37,17 +37,20 @@ int NumUsableCores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads > 0 ? num_threads : NumUsableCores()) {
-  for (int i = 1; i < num_threads_; ++i) workers_.emplace_back([this, i] { Work(i); });
-}
+ThreadPool::ThreadPool(int num_threads, std::vector<Core>&& cores)
+    : num_threads_(num_threads), cores_(std::move(cores)), num_nodes_(NumNodes(cores_)) {}
+
+ThreadPool::ThreadPool(int num_threads) : ThreadPool(num_threads > 0 ? num_threads : NumUsableCores(), {}) { Start(); }
 
 ThreadPool::ThreadPool(std::vector<Core> cores)
-    : num_threads_(std::max(1, static_cast<int>(cores.size()))),
-      cores_(std::move(cores)),
-      num_nodes_(NumNodes(cores_)) {
+    : ThreadPool(std::max(1, static_cast<int>(cores.size())), std::move(cores)) {
+  Start();
+}
+
+void ThreadPool::Start() {
   for (int i = 1; i < num_threads_; ++i) {
     workers_.emplace_back([this, i] {
-      (void)PinTo(cores_[static_cast<size_t>(i)]);
+      if (!cores_.empty()) (void)PinTo(cores_[static_cast<size_t>(i)]);
       Work(i);
     });
   }

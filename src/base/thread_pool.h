@@ -15,7 +15,8 @@ namespace dsv4 {
 
 class ThreadPool {
  public:
-  // num_threads counts the calling thread; 0: one per core that this process may use.
+  // num_threads counts the calling thread; 0: one per core that this process may use. Both throw std::system_error
+  // where the system has no more threads.
   explicit ThreadPool(int num_threads);
   // Thread i stays on cores[i]; thread 0 is the caller, see PoolUse.
   explicit ThreadPool(std::vector<Core> cores);
@@ -45,6 +46,10 @@ class ThreadPool {
 
  private:
   friend class PoolUse;
+
+  // Without its workers: where Start throws, the destructor ends those that it has started.
+  ThreadPool(int num_threads, std::vector<Core>&& cores);
+  void Start();
 
   struct Job {
     void (*run)(const void* context, int64_t begin, int64_t end, int thread) = nullptr;

@@ -12,6 +12,7 @@
 #include "engine/memory/memory_plan.h"
 #include "engine/setup/device_fault.h"
 #include "engine/setup/options.h"
+#include "engine/setup/thread_limit.h"
 #include "model/model.h"
 #include "ops/registry.h"
 
@@ -111,20 +112,24 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
-  DSV4_ASSIGN_OR_RETURN(EngineImpl::Loaded loaded, EngineImpl::LoadModel(options));
-  auto engine = std::make_unique<EngineImpl>(loaded, options);
-  DSV4_RETURN_IF_ERROR(engine->Start(std::move(loaded)));
-  return std::unique_ptr<Engine>(std::move(engine));
+  return WithinThreadLimit(options, [&]() -> Result<std::unique_ptr<Engine>> {
+    DSV4_ASSIGN_OR_RETURN(EngineImpl::Loaded loaded, EngineImpl::LoadModel(options));
+    auto engine = std::make_unique<EngineImpl>(loaded, options);
+    DSV4_RETURN_IF_ERROR(engine->Start(std::move(loaded)));
+    return std::unique_ptr<Engine>(std::move(engine));
+  });
 }
 
 Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir, const std::string& overflow) {
   DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
   DSV4_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Device>> devices, OpenDevices(options));
-  const std::unique_ptr<ThreadPool> pool = MakePool(options);
-  return WriteSyntheticModel(*devices.front(), *pool, options.synthetic, dir, overflow,
-                             [&options](int64_t done, int64_t total) {
-                               return !options.progress || options.progress({Progress::Phase::kWriting, done, total});
-                             });
+  const auto progress = [&options](int64_t done, int64_t total) {
+    return !options.progress || options.progress({Progress::Phase::kWriting, done, total});
+  };
+  return WithinThreadLimit(options, [&] {
+    const std::unique_ptr<ThreadPool> pool = MakePool(options);
+    return WriteSyntheticModel(*devices.front(), *pool, options.synthetic, dir, overflow, progress);
+  });
 }
 
 Result<ModelDescription> Inspect(const EngineOptions& options) {

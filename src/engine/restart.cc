@@ -3,6 +3,7 @@
 
 #include "base/str.h"
 #include "engine/engine_impl.h"
+#include "engine/setup/thread_limit.h"
 
 namespace dsv4 {
 
@@ -32,7 +33,7 @@ Status EngineImpl::Restart() {
     return InvalidArgument("sessions or snapshots are left that lie in the device's memory; destroy them first");
   }
   CloseDevices(Internal("the device is closed"));
-  const Status opened = Reopen();
+  const Status opened = WithinThreadLimit(options_, [&] { return Reopen(); });
   if (!opened.ok()) CloseDevices(opened);
   return opened;
 }

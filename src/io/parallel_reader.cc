@@ -31,7 +31,7 @@ bool MayAskForResidency(const std::string& path, int fd) {
 
 }  // namespace
 
-ParallelReader::ParallelReader(std::vector<std::shared_ptr<const MappedFile>> files, int num_threads) {
+ParallelReader::ParallelReader(std::vector<std::shared_ptr<const MappedFile>>&& files, Idle) {
   for (std::shared_ptr<const MappedFile>& map : files) {
     File f;
     f.plain = ::open(map->path().c_str(), O_RDONLY | O_CLOEXEC);
@@ -41,6 +41,10 @@ ParallelReader::ParallelReader(std::vector<std::shared_ptr<const MappedFile>> fi
     f.map = std::move(map);
     files_.push_back(std::move(f));
   }
+}
+
+ParallelReader::ParallelReader(std::vector<std::shared_ptr<const MappedFile>> files, int num_threads)
+    : ParallelReader(std::move(files), Idle::kYes) {
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 

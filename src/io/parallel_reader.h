@@ -34,7 +34,7 @@ class ParallelReader {
   }
 
   // Files that the file system does not read directly, and parts that the page cache holds already, are read through
-  // it.
+  // it. Throws std::system_error where the system has no more threads.
   explicit ParallelReader(std::vector<std::shared_ptr<const MappedFile>> files, int num_threads = kThreads);
   ~ParallelReader();
   ParallelReader(const ParallelReader&) = delete;
@@ -72,6 +72,10 @@ class ParallelReader {
     uint8_t* dst;
     const uint8_t* src;
   };
+
+  // Without its threads: where starting one throws, the destructor ends the others.
+  enum class Idle : bool { kYes };
+  ParallelReader(std::vector<std::shared_ptr<const MappedFile>>&& files, Idle);
 
   void Work();
   void Add(Piece piece);

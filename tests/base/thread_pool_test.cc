@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/thread_limit.h"
+
 namespace dsv4 {
 namespace {
 
@@ -181,6 +183,11 @@ TEST(ThreadPool, MemoryThatRunsOutOnAnyThreadIsTheCallersError) {
 TEST(ThreadPool, ZeroMeansOnePerUsableCore) {
   EXPECT_GE(NumUsableCores(), 1);
   EXPECT_EQ(ThreadPool(0).num_threads(), NumUsableCores());
+}
+
+TEST(ThreadPool, ThreadsThatCannotBeStartedAreAnErrorAndTheOthersEnd) {
+  DSV4_EXPECT_THREADS_RUN_OUT(ThreadPool(200));
+  DSV4_EXPECT_THREADS_RUN_OUT(ThreadPool(std::vector<Core>(200)));
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
+import unittest
 
 from support import BINARY, CliTestCase, GOLDEN, HAS_GOLDEN, SLOWNESS, handles_interrupts, main, read_safetensors, run, soon, wait_for
 
@@ -91,6 +93,17 @@ class Engine(CliTestCase):
         self.fails(1, "/no/such", "logits", *self.model, "--token-ids", self.ids, "-o", "/no/such/folder/x")
         self.fails(1, "folder", "logits", *self.model, "--token-ids", self.ids, "-o", self.tmp)
         self.fails(1, "/no/such", "generate", *self.model, "--token-ids", self.ids, "--output-ids", "/no/such/x")
+
+    @unittest.skipIf(SLOWNESS > 1, "a sanitizer needs memory for each thread, too")
+    def test_threads_that_cannot_be_started_are_an_error(self):
+        said = b""
+        for megabytes in range(100, 500, 40):  # 64 threads have stacks of 512
+            most = megabytes << 20
+            result = run("generate", *self.model, "--token-ids", self.ids, "-n", "1", "--threads", "64",
+                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)))
+            self.assertIn(result.returncode, (0, 1), (megabytes, result.stderr))
+            said += result.stderr
+        self.assertIn(b"cannot start 64 threads; use fewer --threads", said)
 
     def test_pipes_and_links_are_not_replaced(self):
         fifo = self.tmp / "fifo"

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "io/test_files.h"
 #include "support/count_allocations.h"
+#include "support/thread_limit.h"
 
 namespace dsv4 {
 namespace {
@@ -150,6 +151,10 @@ TEST_F(ParallelReaderTest, StoppingLeavesMemoryAlone) {
   reader.Stop();
   std::memset(slot.get(), 0, 32 << 20);
   EXPECT_EQ(slot.get()[(32 << 20) - 1], 0);
+}
+
+TEST(ParallelReaderThreads, ThoseThatCannotBeStartedAreAnErrorAndTheOthersEnd) {
+  DSV4_EXPECT_THREADS_RUN_OUT(ParallelReader({}, 200));
 }
 
 }  // namespace

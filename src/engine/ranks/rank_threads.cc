@@ -26,8 +26,11 @@ Status Caught(const std::function<Status(int)>& job, int rank) {
 
 }  // namespace
 
-RankThreads::RankThreads(int count) : statuses_(static_cast<size_t>(count)), no_memory_(statuses_.size()) {
+RankThreads::RankThreads(int count, Idle) : statuses_(static_cast<size_t>(count)), no_memory_(statuses_.size()) {
   DSV4_CHECK(count >= 1, count, " ranks");
+}
+
+RankThreads::RankThreads(int count) : RankThreads(count, Idle::kYes) {
   for (int rank = 1; rank < count; ++rank) threads_.emplace_back([this, rank] { Work(rank); });
 }
 

@@ -14,7 +14,7 @@ namespace dsv4 {
 
 class RankThreads {
  public:
-  explicit RankThreads(int count);
+  explicit RankThreads(int count);  // throws std::system_error where the system has no more threads
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
@@ -28,6 +28,9 @@ class RankThreads {
              const std::function<void(int rank, const Status& why)>& failed = {});
 
  private:
+  // Without its threads: where starting one throws, the destructor ends the others.
+  enum class Idle : bool { kYes };
+  RankThreads(int count, Idle);
   void Work(int rank);
   void Do(int rank);
 

@@ -355,7 +355,7 @@ class Synthetic : public Source {
     const auto count = static_cast<int>(devices.size());
     std::atomic<bool> stopped = false, out_of_memory = false;
     std::vector<Result<Weights>> made(devices.size(), Result<Weights>(Weights{}));
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;  // joined, also where one cannot be started
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
         const auto at = static_cast<size_t>(rank);
@@ -371,7 +371,7 @@ class Synthetic : public Source {
         }
       });
     }
-    for (std::thread& thread : threads) thread.join();
+    threads.clear();
     if (out_of_memory) throw std::bad_alloc();
     Models models;
     for (int rank = 0; rank < count; ++rank) {

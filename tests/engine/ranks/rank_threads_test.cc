@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "support/allocations.h"
+#include "support/thread_limit.h"
 
 namespace dsv4 {
 namespace {
@@ -119,6 +120,10 @@ TEST(RankThreads, MemoryThatIsGoneForGoodIsAStatusToo) {
       EXPECT_EQ(status.message(), "no memory for this step; use fewer sequences or a smaller --prefill-chunk");
     }
   }
+}
+
+TEST(RankThreads, ThreadsThatCannotBeStartedAreAnErrorAndTheOthersEnd) {
+  DSV4_EXPECT_THREADS_RUN_OUT(RankThreads(200));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "server/base/memory_reserve.h"
 #include "server/structured/compile_queue.h"
+#include "support/thread_limit.h"
 
 namespace dsv4::server {
 namespace {
@@ -94,6 +95,8 @@ TEST(CompileQueue, TakesNoMoreThanItHoldsAndCancelsAllAtItsEnd) {
   }
   EXPECT_EQ(done, taken);
 }
+
+TEST(Workers, ThreadsThatCannotBeStartedAreAnErrorAndTheOthersEnd) { DSV4_EXPECT_THREADS_RUN_OUT(Workers(200, 1, 1)); }
 
 }  // namespace
 }  // namespace dsv4::server

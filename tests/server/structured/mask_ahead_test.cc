@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "support/allocations.h"
+#include "support/thread_limit.h"
 
 namespace dsv4::server {
 namespace {
@@ -146,6 +147,10 @@ TEST(MaskAhead, TheSlowLeaveAWorkerToTheQuick) {
   slow.clear();  // cancels them
   for (int i = 0; i < 10000 && grammar->hanging > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(grammar->hanging, 0);
+}
+
+TEST(MaskAhead, ThreadsThatCannotBeStartedAreAnErrorAndTheOthersEnd) {
+  DSV4_EXPECT_THREADS_RUN_OUT(MaskWorkers(200, [] {}));
 }
 
 }  // namespace

@@ -1,0 +1,26 @@
+// What becomes of the exception where the system has no more threads.
+#pragma once
+
+#include <system_error>
+
+#include "base/str.h"
+#include "base/thread_pool.h"
+#include "dsv4/engine.h"
+#include "dsv4/status.h"
+
+namespace dsv4 {
+
+// What `call` returns, a Status or a Result; kResourceExhausted where it needs more threads than there are.
+template <typename Call>
+auto WithinThreadLimit(const EngineOptions& o, const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) throw;
+  }
+  const int threads = o.num_threads > 0 ? o.num_threads : NumUsableCores();
+  return ResourceExhausted(StrCat("cannot start ", threads, threads == 1 ? " thread" : " threads",
+                                  "; use fewer --threads, or raise the limits of the process (ulimit -u, -v)"));
+}
+
+}  // namespace dsv4
