@@ -63,7 +63,7 @@ class Server {
         tokenizer_(tokenizer),
         options_(options),
         log_(options.log_json),
-        metrics_(options.model_name) {}
+        metrics_(options.model_name, options.num_ranks) {}
 
   Status Run() {
     KeepMemoryReserve(kMemoryReserve);

@@ -264,7 +264,8 @@ class Engine {
   virtual DraftCounts draft_counts() const { return {}; }
 
   // OK until the engine can run no more steps (a GPU has failed, its ranks have lost each other): then every call that
-  // needs the device returns this, until Restart.
+  // needs the device returns this, until Restart. Of several ranks the line begins with `rank N` or `GPU N`, where one
+  // is to blame.
   virtual Status health() const { return {}; }
 
   // Closes the device, opens it anew and loads the model again, as it does not recover by itself. The engine, its info

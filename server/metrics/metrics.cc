@@ -1,5 +1,6 @@
 #include "server/metrics/metrics.h"
 
+#include <string_view>
 #include <utility>
 
 #include "dsv4/version.h"
@@ -14,6 +15,16 @@ constexpr std::array kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0
 constexpr std::array kTokens = {1.0,     2.0,      5.0,      10.0,     20.0,     50.0,    100.0,
                                 200.0,   500.0,    1000.0,   2000.0,   5000.0,   10000.0, 20000.0,
                                 50000.0, 100000.0, 200000.0, 500000.0, 1000000.0};
+
+// "rank 3 (behind layer 5): ...", "GPU 1 sent nothing ...": the number; "": it names none.
+std::string RankNamedBy(const std::string& what) {
+  for (const std::string_view name : {"rank ", "GPU "}) {
+    if (!what.starts_with(name)) continue;
+    const size_t end = what.find_first_not_of("0123456789", name.size());
+    return what.substr(name.size(), end == std::string::npos ? end : end - name.size());
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -37,7 +48,7 @@ void Histogram::Render(const std::string& name, const std::string& help, const s
   *out += name + "_count{" + labels + "} " + std::to_string(total) + "\n";
 }
 
-Metrics::Metrics(std::string model_name)
+Metrics::Metrics(std::string model_name, int num_ranks)
     : model_label_(MetricsPage::Label("model_name", model_name) + "," + MetricsPage::Label("engine", "0")),
       success_{{"abort", 0}, {"error", 0}, {"length", 0}, {"stop", 0}},
       kv_disk_{{"failed", 0}, {"foreign", 0}, {"refused", 0}, {"removed", 0}, {"restored", 0}, {"written", 0}},
@@ -52,7 +63,11 @@ Metrics::Metrics(std::string model_name)
       decode_(kSeconds),
       step_tokens_(kTokens),
       request_prompt_(kTokens),
-      request_generated_(kTokens) {}
+      request_generated_(kTokens) {
+  // From the beginning, so that a rate sees the first failure.
+  for (int rank = 0; rank < num_ranks; ++rank) device_failures_[std::to_string(rank)] = 0;
+  if (num_ranks > 1) device_failures_["unknown"] = 0;
+}
 
 void Metrics::AddStep(const Step& step) {
   const std::lock_guard lock(mutex_);
@@ -104,6 +119,17 @@ void Metrics::AddKvDisk(const char* event) {
 void Metrics::AddRejection(const char* reason) {
   const std::lock_guard lock(mutex_);
   ++rejections_[reason];
+}
+
+void Metrics::AddDeviceFailure(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  const auto rank = device_failures_.find(device_failures_.size() == 1 ? "0" : RankNamedBy(what));
+  ++(rank != device_failures_.end() ? rank->second : device_failures_["unknown"]);
+}
+
+void Metrics::AddDeviceRestart() {
+  const std::lock_guard lock(mutex_);
+  ++device_restarts_;
 }
 
 void Metrics::SetExperts(const ExpertUse& use) {
@@ -239,6 +265,10 @@ void Metrics::RenderServer(const Gauges& g, MetricsPage* page) const {
   page->Gauge("dsv4_max_gap_seconds", "The bound of the time between two tokens (0: none).", g.max_gap_s);
   page->Counter("dsv4_gaps_over_bound_total", "Times between two tokens beyond it.", gaps_over_bound_);
   page->Gauge("dsv4_admission_limit", "Sequences that may run within it, by the measured times.", g.admission_limit);
+  page->Counters("dsv4_device_failures_total", "Failures of devices, by the rank that is to blame.", "rank",
+                 device_failures_);
+  page->Counter("dsv4_device_restarts_total", "Times that all devices were opened anew and the model loaded again.",
+                device_restarts_);
   page->Gauge("dsv4_draining", "1 while the server finishes what it has begun and takes nothing new.",
               g.draining ? 1.0 : 0.0);
   page->Counters("dsv4_rejected_total", "Requests refused before they were queued, by reason.", "reason", rejections_);

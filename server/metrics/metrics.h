@@ -45,7 +45,7 @@ struct Gauges {
 
 class Metrics {
  public:
-  explicit Metrics(std::string model_name);
+  explicit Metrics(std::string model_name, int num_ranks = 1);
 
   // One step of the engine.
   struct Step {
@@ -71,6 +71,8 @@ class Metrics {
   void AddEviction();
   void AddKvDisk(const char* event);  // written, restored, removed, refused, foreign, failed
   void AddRejection(const char* reason);
+  void AddDeviceFailure(const std::string& what);  // Engine::health's line
+  void AddDeviceRestart();
   void SetExperts(const ExpertUse& use);
   void AddHttp(const std::string& route, int status);
 
@@ -93,9 +95,9 @@ class Metrics {
   std::string model_label_;
   mutable std::mutex mutex_;
   uint64_t prompt_tokens_ = 0, generation_tokens_ = 0, preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0,
-           evictions_ = 0, gaps_over_bound_ = 0;
+           evictions_ = 0, gaps_over_bound_ = 0, device_restarts_ = 0;
   DraftCounts drafts_;
-  std::map<std::string, uint64_t> success_, hits_, misses_, kv_disk_, rejections_;
+  std::map<std::string, uint64_t> success_, hits_, misses_, kv_disk_, rejections_, device_failures_;
   std::map<std::pair<std::string, int>, uint64_t> http_;
   ExpertUse experts_;
   Histogram first_token_, token_gap_, decode_step_, mean_gap_, total_, queue_, inference_, prefill_, decode_,

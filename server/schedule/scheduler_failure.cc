@@ -8,6 +8,7 @@ namespace dsv4::server {
 // and the model loaded again, while requests are refused; or whoever runs the server hears that there is none any more.
 void Scheduler::OnDeviceFailure(const Status& failure) {
   device_failed_ = true;
+  metrics_.AddDeviceFailure(failure.message());
   if (options_.on_device) options_.on_device("device-failed", failure.message());
   const auto end = [&](Sequence& s) {
     End(s, FinishReason::kError, failure);
@@ -26,6 +27,7 @@ void Scheduler::OnDeviceFailure(const Status& failure) {
     return;
   }
   device_failed_ = false;
+  metrics_.AddDeviceRestart();
   if (options_.on_device) options_.on_device("device-restarted", "");
 }
 

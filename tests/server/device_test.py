@@ -89,6 +89,8 @@ class DeviceFailure(unittest.TestCase):
         self.assertEqual(reply.status, 500, reply.body)
         self.assertRegex(reply.json["error"]["message"], FAILED)
         self.wait_until_ready(server)
+        self.assertEqual(server.metric("dsv4_device_failures_total"), 1)
+        self.assertEqual(server.metric("dsv4_device_restarts_total"), 1)
 
     def test_the_same_text_follows_after_it(self):
         server = self.start()
@@ -122,6 +124,7 @@ class DeviceFailure(unittest.TestCase):
         self.assertEqual(reply.status, 500, reply.body)
         self.assertRegex(reply.json["error"]["message"], r"rank 1 \(behind [a-z0-9, ]+\): " + FAILED)
         self.wait_until_ready(server)
+        self.assertEqual(server.metric("dsv4_device_failures_total", rank="1"), 1)
         self.assertEqual(server.post("/v1/completions", story("One", stream=False, max_tokens=8)).status, 200)
         self.assertEqual(server.stop(), 0)
 

@@ -54,5 +54,19 @@ TEST_F(SchedulerDevice, ADeviceThatIsNotToBeOpenedAnewIsTheEndAtOnce) {
   EXPECT_EQ(restarts, 0);
 }
 
+TEST_F(SchedulerDevice, FailuresAreCounted) {
+  Start();
+  EXPECT_EQ(Metric("dsv4_device_failures_total", "rank=\"0\""), 0);
+  for (int failures = 1; failures <= 2; ++failures) {
+    const auto stream = Submit({{100}}, 90000);
+    WaitFor([&] { return stream->tokens[0].size() > 3; });
+    engine_.broken = true;
+    Wait(stream);
+    Wait(Submit({{100}}, 3));
+    EXPECT_EQ(Metric("dsv4_device_failures_total", "rank=\"0\""), failures);
+    EXPECT_EQ(Metric("dsv4_device_restarts_total"), failures);
+  }
+}
+
 }  // namespace
 }  // namespace dsv4::server
