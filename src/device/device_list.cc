@@ -29,23 +29,32 @@ Status Unknown(const std::string& name) {
              "'; use cpu, cuda, cuda:1, and for several ranks cpu*2, cuda:0,1, cuda:0-3 or cuda:0*2"));
 }
 
+Status WrongCount(const std::string& name) {
+  return InvalidArgument(StrCat("device '", name, "': a model is divided among 1, 2, 4 or 8 ranks"));
+}
+
+bool IsNumber(std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == text.npos; }
+
 Result<std::vector<std::string>> Repeated(const std::string& name, const std::string& device, std::string_view count) {
+  if (!IsNumber(count)) return Unknown(name);
   const std::optional<int> n = Number(count);
-  if (!n) return Unknown(name);
-  if (!IsRankCount(*n))
-    return InvalidArgument(StrCat("device '", name, "': a model is divided among 1, 2, 4 or 8 ranks"));
+  if (!n || !IsRankCount(*n)) return WrongCount(name);
   return std::vector<std::string>(static_cast<size_t>(*n), device);
 }
 
-// "0,2", "0-3": numbers of GPUs; empty where it is neither.
-std::vector<int> Gpus(std::string_view list) {
+// "0,2", "0-3": numbers of GPUs.
+Result<std::vector<int>> Gpus(const std::string& name, std::string_view list) {
   std::vector<int> gpus;
   while (true) {
     const std::string_view part = list.substr(0, list.find(','));
     const size_t dash = part.find('-');
     const std::optional<int> first = Number(part.substr(0, dash)),
                              last = dash == part.npos ? first : Number(part.substr(dash + 1));
-    if (!first || !last || *last < *first) return {};
+    if (!first || !last) return Unknown(name);
+    if (*last < *first) {
+      return InvalidArgument(
+          StrCat("device '", name, "': the range ", part, " runs backwards; use ", *last, "-", *first));
+    }
     for (int gpu = *first; gpu <= *last; ++gpu) gpus.push_back(gpu);
     if (part.size() == list.size()) return gpus;
     list.remove_prefix(part.size() + 1);
@@ -64,11 +73,15 @@ Result<std::vector<std::string>> RankDevices(const std::string& name) {
   const std::string_view list = std::string_view(name).substr(5);
   if (const size_t star = list.find('*'); star != list.npos) {
     const std::optional<int> gpu = Number(list.substr(0, star));
+    if (list.find(',') != list.npos || list.find('-') != list.npos) {
+      return InvalidArgument(StrCat("device '", name,
+                                    "': a list of GPUs has one rank each; *N makes several ranks of one GPU, as "
+                                    "cuda:0*2"));
+    }
     if (!gpu) return Unknown(name);
     return Repeated(name, StrCat("cuda:", *gpu), list.substr(star + 1));
   }
-  const std::vector<int> gpus = Gpus(list);
-  if (gpus.empty()) return Unknown(name);
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int> gpus, Gpus(name, list));
   std::vector<std::string> names;
   for (const int gpu : gpus) {
     if (std::count(gpus.begin(), gpus.end(), gpu) > 1) {

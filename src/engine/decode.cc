@@ -63,11 +63,16 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
     rounds.UseWithoutDrafts(&loop);
     DraftedLoop ahead(*drafted_steps_, info_, items, taken, live);
     rounds.UseAhead(&ahead);
+    std::vector<WrittenRows> written;
+    for (const DecodeItem& item : items) {
+      auto* session = static_cast<SessionImpl*>(item.session);
+      written.push_back({&session->caches(), static_cast<int64_t>(session->tokens().size())});
+    }
     DSV4_RETURN_IF_ERROR(drafting_.drafter == nullptr ? loop.Run() : rounds.Run());
     if (!options_.ranks.check) return {};
-    step_caches_.clear();
-    for (const DecodeItem& item : items) step_caches_.push_back(&static_cast<SessionImpl*>(item.session)->caches());
-    return CheckRanks(*ranks_, *memory_, step_caches_);
+    for (size_t i = 0; i < items.size(); ++i)
+      written[i].end = static_cast<int64_t>(static_cast<SessionImpl*>(items[i].session)->tokens().size());
+    return CheckRanks(*ranks_, *memory_, written);
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for this step; use fewer sequences");
   }

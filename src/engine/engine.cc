@@ -262,6 +262,15 @@ void EngineImpl::TakeRows(int64_t first, int64_t count) {
   }
 }
 
+Status EngineImpl::CheckPass() {
+  std::vector<WrittenRows> written;
+  for (const Part& part : parts_) {
+    const auto start = static_cast<int64_t>(part.session->tokens().size());
+    if (part.taken > 0) written.push_back({&part.session->caches(), start, start + part.taken});
+  }
+  return CheckRanks(*ranks_, *memory_, written);
+}
+
 Status EngineImpl::RunPass(int64_t budget) {
   std::vector<Part>& parts = parts_;
   step_.Clear();
@@ -282,7 +291,7 @@ Status EngineImpl::RunPass(int64_t budget) {
 
   DSV4_RETURN_IF_ERROR(
       ranks_->Forward(step_, regime, step_caches_, [this](int64_t first, int64_t count) { TakeRows(first, count); }));
-  if (options_.ranks.check) DSV4_RETURN_IF_ERROR(CheckRanks(*ranks_, *memory_, step_caches_));
+  if (options_.ranks.check) DSV4_RETURN_IF_ERROR(CheckPass());
   if (!runner().device().Synchronize().ok()) return health();  // it names the rank
   for (Part& part : parts) {
     if (part.taken == 0) continue;

@@ -107,6 +107,7 @@ class EngineImpl : public Engine, public SessionOwner {
   Status Run();
   // One forward pass over rows of one regime, at most `budget` of a prompt's; drops the parts that it finishes.
   Status RunPass(int64_t budget);
+  Status CheckPass();  // of all ranks, behind RunPass: RankOptions::check
   void TakeRows(int64_t first, int64_t count);
   // Adds the part's next tokens to step_, at most `most`; how many.
   int64_t AddToStep(Part& part, int64_t most);

@@ -1,7 +1,7 @@
 #include "engine/sessions/check_ranks.h"
 
 #include <algorithm>
-#include <cstdint>
+#include <vector>
 
 #include "base/str.h"
 
@@ -9,54 +9,71 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kStagedBytes = int64_t{32} << 20;  // of a rank, or one sequence's rows where those are more
+constexpr int64_t kStagedBytes = int64_t{32} << 20;  // of a rank, or a sequence's fixed rows where those are more
 
-int64_t BytesOfASequence(const KvLayout& layout) { return layout.fixed_bytes + layout.page_bytes; }
+// What is compared at a time: a sequence's fixed rows, or one of its pages.
+struct Piece {
+  const RankCaches* caches;
+  int64_t page;  // -1: the fixed rows
+
+  const uint8_t* Of(int r) const {
+    const SequenceCache& cache = caches->of(r);
+    return page < 0 ? cache.fixed() : cache.pages()[static_cast<size_t>(page)];
+  }
+  int64_t Bytes(const KvLayout& layout) const { return page < 0 ? layout.fixed_bytes : layout.page_bytes; }
+};
+
+std::vector<Piece> PiecesOf(const KvLayout& layout, std::span<const WrittenRows> written) {
+  std::vector<Piece> pieces;
+  for (const WrittenRows& rows : written) {
+    pieces.push_back({rows.caches, -1});
+    if (layout.page_bytes == 0) continue;
+    const int64_t end = std::min((rows.end + layout.page_tokens - 1) / layout.page_tokens,
+                                 std::ssize(rows.caches->of(0).pages()));
+    for (int64_t page = rows.begin / layout.page_tokens; page < end; ++page) pieces.push_back({rows.caches, page});
+  }
+  return pieces;
+}
+
+int64_t StagedBytes(const KvLayout& layout) { return std::max({kStagedBytes, layout.fixed_bytes, layout.page_bytes}); }
 
 Status Reserve(SequenceMemory& memory) {
   memory.staged.resize(memory.devices.size());
-  const int64_t bytes = std::max(kStagedBytes, BytesOfASequence(memory.layout()));
   for (size_t r = 0; r < memory.staged.size(); ++r) {
-    if (!memory.staged[r].AllocateOnce(*memory.devices[r], bytes))
+    if (!memory.staged[r].AllocateOnce(*memory.devices[r], StagedBytes(memory.layout())))
       return ResourceExhausted("no memory to compare ranks; leave --check-ranks out");
   }
   return {};
 }
 
-// Rank r's rows of the sequences, one behind the other, to its staging memory.
-void QueueRows(const SequenceMemory& memory, std::span<RankCaches* const> caches, int r) {
-  const auto rank = static_cast<size_t>(r);
-  const KvLayout& layout = memory.layout();
-  uint8_t* to = memory.staged[rank].data();
-  for (const RankCaches* sequence : caches) {
-    const SequenceCache& cache = sequence->of(r);
-    memory.devices[rank]->DownloadLater(to, cache.fixed(), layout.fixed_bytes);
-    if (!cache.pages().empty())
-      memory.devices[rank]->DownloadLater(to + layout.fixed_bytes, cache.pages().back(), layout.page_bytes);
-    to += BytesOfASequence(layout);
-  }
-}
-
-// The first byte of a sequence's rows in which rank r differs from the leader; -1: none.
-int64_t DifferenceOf(const SequenceMemory& memory, const RankCaches& sequence, int64_t at, int r) {
-  const KvLayout& layout = memory.layout();
-  const bool has_page = !sequence.of(0).pages().empty();
-  const int64_t bytes = layout.fixed_bytes + (has_page ? layout.page_bytes : 0);
-  const uint8_t* const want = memory.staged[0].data() + at * BytesOfASequence(layout);
-  const uint8_t* const got = memory.staged[static_cast<size_t>(r)].data() + at * BytesOfASequence(layout);
+// The first byte in which rank r's copy of the piece differs from the leader's; -1: none.
+int64_t DifferenceOf(const SequenceMemory& memory, int64_t at, int64_t bytes, int r) {
+  const uint8_t* const want = memory.staged[0].data() + at;
+  const uint8_t* const got = memory.staged[static_cast<size_t>(r)].data() + at;
   const auto differs = std::mismatch(want, want + bytes, got);
   return differs.first == want + bytes ? -1 : differs.first - want;
 }
 
-Status CompareSome(Ranks& ranks, const SequenceMemory& memory, std::span<RankCaches* const> caches) {
-  for (int r = 0; r < ranks.count(); ++r) QueueRows(memory, caches, r);
+Status CompareSome(Ranks& ranks, const SequenceMemory& memory, std::span<const Piece> pieces) {
+  const KvLayout& layout = memory.layout();
+  for (int r = 0; r < ranks.count(); ++r) {
+    const auto rank = static_cast<size_t>(r);
+    uint8_t* to = memory.staged[rank].data();
+    for (const Piece& piece : pieces) {
+      memory.devices[rank]->DownloadLater(to, piece.Of(r), piece.Bytes(layout));
+      to += piece.Bytes(layout);
+    }
+  }
   for (const auto& device : memory.devices) DSV4_RETURN_IF_ERROR(device->Synchronize());
   for (int r = 1; r < ranks.count(); ++r) {
-    for (size_t i = 0; i < caches.size(); ++i) {
-      const int64_t differs = DifferenceOf(memory, *caches[i], static_cast<int64_t>(i), r);
+    int64_t at = 0;
+    for (const Piece& piece : pieces) {
+      const int64_t differs = DifferenceOf(memory, at, piece.Bytes(layout), r);
+      at += piece.Bytes(layout);
       if (differs < 0) continue;
-      ranks.Fail(r,
-                 Internal(StrCat("its KV rows differ from rank 0's from byte ", differs, " on; please report this")));
+      const std::string where = piece.page < 0 ? "" : StrCat(" of page ", piece.page);
+      ranks.Fail(r, Internal(StrCat("its KV rows differ from rank 0's from byte ", differs, where,
+                                    " on; please report this")));
       return ranks.status();
     }
   }
@@ -65,12 +82,20 @@ Status CompareSome(Ranks& ranks, const SequenceMemory& memory, std::span<RankCac
 
 }  // namespace
 
-Status CheckRanks(Ranks& ranks, SequenceMemory& memory, std::span<RankCaches* const> caches) {
+Status CheckRanks(Ranks& ranks, SequenceMemory& memory, std::span<const WrittenRows> written) {
   if (ranks.count() == 1) return {};
   DSV4_RETURN_IF_ERROR(Reserve(memory));
-  const auto at_once = static_cast<size_t>(std::max<int64_t>(1, kStagedBytes / BytesOfASequence(memory.layout())));
-  for (size_t first = 0; first < caches.size(); first += at_once)
-    DSV4_RETURN_IF_ERROR(CompareSome(ranks, memory, caches.subspan(first, std::min(at_once, caches.size() - first))));
+  const KvLayout& layout = memory.layout();
+  const std::vector<Piece> pieces = PiecesOf(layout, written);
+  for (auto first = pieces.begin(); first != pieces.end();) {
+    auto end = first;
+    for (int64_t bytes = 0; end != pieces.end(); ++end) {
+      bytes += end->Bytes(layout);
+      if (bytes > StagedBytes(layout)) break;
+    }
+    DSV4_RETURN_IF_ERROR(CompareSome(ranks, memory, {first, end}));
+    first = end;
+  }
   return {};
 }
 

@@ -1,6 +1,7 @@
 // Whether ranks agree: all compute all KV rows, from what they sum together, so their bytes are the same.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "dsv4/status.h"
@@ -10,9 +11,15 @@
 
 namespace dsv4 {
 
-// Compares window rings, compressor states and the last page of each of `caches` with the leader's. Nothing may be
-// queued. On a difference the ranks have failed: kInternal, which names the rank. Also the devices' errors, and
+// A sequence whose positions from `begin` up to `end` have been written.
+struct WrittenRows {
+  RankCaches* caches = nullptr;
+  int64_t begin = 0, end = 0;
+};
+
+// Compares window rings, compressor states and the pages of these positions with the leader's. Nothing may be queued.
+// On a difference the ranks have failed: kInternal, which names the rank. Also the devices' errors, and
 // kResourceExhausted where there is no memory for the copies.
-Status CheckRanks(Ranks& ranks, SequenceMemory& memory, std::span<RankCaches* const> caches);
+Status CheckRanks(Ranks& ranks, SequenceMemory& memory, std::span<const WrittenRows> written);
 
 }  // namespace dsv4

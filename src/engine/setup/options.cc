@@ -17,7 +17,7 @@ constexpr int64_t kMaxPrefillChunk = 1 << 16;
 constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
 constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
 constexpr int kMaxThreads = 1024;
-constexpr double kMaxExchangeTimeout = 86400;
+constexpr double kLeastExchangeTimeout = 0.001, kMaxExchangeTimeout = 86400;
 
 // What only one kind of device does, and the CPU's threads.
 Status CheckDeviceOptions(const EngineOptions& o) {
@@ -60,9 +60,10 @@ Status CheckRanges(const EngineOptions& o) {
 }
 
 Status CheckRanks(const RankOptions& o) {
-  if (o.exchange_timeout_s >= 0 && o.exchange_timeout_s <= kMaxExchangeTimeout) return {};
-  return InvalidArgument(
-      StrCat("exchange time-out ", o.exchange_timeout_s, " s: from 0 (none) to ", kMaxExchangeTimeout));
+  const double s = o.exchange_timeout_s;
+  if (s == 0 || (s >= kLeastExchangeTimeout && s <= kMaxExchangeTimeout)) return {};
+  return InvalidArgument(StrCat("exchange time-out ", s, " s: from ", kLeastExchangeTimeout, " to ",
+                                kMaxExchangeTimeout, ", or 0 for none"));
 }
 
 Status CheckDrafts(const DraftOptions& o) {

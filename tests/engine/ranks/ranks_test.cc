@@ -146,6 +146,22 @@ TEST(EngineRanks, RowsThatDifferAreFoundWhereThatIsAsked) {
   EXPECT_EQ(engine->health().message(), status.message());
 }
 
+// Every page that a step has written, not the last one alone.
+TEST(EngineRanks, PagesThatDifferAreFound) {
+  EngineOptions options = NanoOn("cpu*2");
+  options.ranks.check = true;
+  options.prefill_chunk = 600;
+  const auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  const auto session = std::move(engine->NewSession()).value();
+  ASSERT_TRUE(session->Append(SomeTokens(100, 1, 4096), LogitRows::kNone, nullptr).ok());
+  const RankCaches& caches = static_cast<SessionImpl&>(*session).caches();
+  caches.of(1).pages()[0][0] ^= 1;  // a row that nobody reads again in this test
+  const Status status = session->Append(SomeTokens(600, 2, 4096), LogitRows::kNone, nullptr);
+  ASSERT_GT(caches.of(0).pages().size(), 2u);
+  EXPECT_THAT(status.message(), HasSubstr("from byte 0 of page 0 on"));
+}
+
 TEST(EngineRanks, MemoryIsThatOfAllRanks) {
   const auto one = LoadOrFail(NanoOn("cpu")), two = LoadOrFail(NanoOn("cpu*2"));
   ASSERT_TRUE(one != nullptr && two != nullptr);
