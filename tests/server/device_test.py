@@ -116,18 +116,6 @@ class DeviceFailure(unittest.TestCase):
             self.assertEqual(reply.status, 200)
             self.assertGreater(reply.json["usage"]["prompt_tokens_details"]["cached_tokens"], 100)
 
-    @unittest.skipIf("--device" in os.environ.get("DSV4_TEST_SERVE", ""), "the tests' flags name a device already")
-    def test_one_of_two_ranks_that_fails_is_named_and_both_are_opened_anew(self):
-        os.environ["DSV4_FAIL_DEVICE_AFTER"] = "%d:1" % PASSES
-        server = self.start("--device", "cpu*2")
-        reply = server.post("/v1/completions", story("Once upon", stream=False))
-        self.assertEqual(reply.status, 500, reply.body)
-        self.assertRegex(reply.json["error"]["message"], r"rank 1 \(behind [a-z0-9, ]+\): " + FAILED)
-        self.wait_until_ready(server)
-        self.assertEqual(server.metric("dsv4_device_failures_total", rank="1"), 1)
-        self.assertEqual(server.post("/v1/completions", story("One", stream=False, max_tokens=8)).status, 200)
-        self.assertEqual(server.stop(), 0)
-
     def test_the_server_ends_for_its_supervisor(self):
         server = self.start("--on-device-failure", "exit")
         reply = server.post("/v1/completions", story("Once upon"))

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""`dsv4 serve` on two ranks: many streams at once, ranks that are compared after every step, and with
---rank-invariant the answers, down to the log-probabilities, and the KV files of one rank."""
+"""`dsv4 serve` on two ranks: many streams at once, ranks that are compared after every step, ranks that fail or come late,
+and with --rank-invariant the answers, down to the log-probabilities, and the KV files of one rank."""
 
+import http.client
 import os
+import re
 import tempfile
 import threading
 import time
@@ -10,7 +12,8 @@ import unittest
 
 from support import HAS_NANO, SLOWNESS, Server, main, wait_for
 
-DEVICE = os.environ.get("DSV4_TEST_RANKS", "cpu*2")  # or two GPUs, or one twice
+RANKS = os.environ.get("DSV4_TEST_RANKS", "cpu*2")  # or two GPUs, or one twice
+ONE = re.split("[:*]", RANKS)[0]
 
 LONG = " ".join(f"item {i}," for i in range(120))
 ASKED = [{"prompt": prompt, "max_tokens": 24, "ignore_eos": True, "seed": seed, "temperature": 0.8 if seed % 2 else 0, "logprobs": 3}
@@ -24,6 +27,31 @@ class Ranks(unittest.TestCase):
         server = Server("--kv-budget", "200MiB", *args)
         self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
         return server
+
+    def start_with(self, fault, *args):
+        os.environ["DSV4_FAIL_DEVICE_AFTER"] = fault
+        self.addCleanup(os.environ.pop, "DSV4_FAIL_DEVICE_AFTER")
+        return self.start("--device", RANKS, *args)
+
+    def ask_until_it_stands(self, server, replies):
+        """A stream, until no token has come for a while; the thread that reads it."""
+        story = {"prompt": "Once upon", "max_tokens": 200, "ignore_eos": True, "stream": True}
+
+        def ask():
+            try:
+                replies.append(server.post("/v1/completions", story))
+            except (OSError, http.client.HTTPException) as error:  # the server has ended
+                replies.append(error)
+
+        def stands():
+            made = server.metric("vllm:generation_tokens_total")
+            time.sleep(0.4 * SLOWNESS)
+            return made > 10 and server.metric("vllm:generation_tokens_total") == made
+
+        asked = threading.Thread(target=ask)
+        asked.start()
+        wait_for(stands)
+        return asked
 
     def ask_all(self, server):
         """All of them at once."""
@@ -44,10 +72,10 @@ class Ranks(unittest.TestCase):
     def test_answers_are_one_ranks_where_that_is_asked(self):
         with tempfile.TemporaryDirectory() as folder:
             answers = []
-            for device in ("cpu*2", "cpu"):
+            for device in (RANKS, ONE):
                 # batch-invariant: a row that is computed has the bits of one that comes from a file
                 server = self.start("--device", device, "--rank-invariant", "--batch-invariant", "--kv-disk", folder)
-                if device == "cpu":  # goes on from what two ranks have computed and written
+                if device == ONE:  # goes on from what two ranks have computed and written
                     usage = server.post("/v1/completions", ASKED[2]).json["usage"]
                     self.assertGreater(usage["prompt_tokens_details"]["cached_tokens"], 100)
                 answers.append(self.ask_all(server))
@@ -55,7 +83,7 @@ class Ranks(unittest.TestCase):
             self.assertEqual(answers[0], answers[1])
 
     def test_ranks_agree_after_every_step(self):
-        server = self.start("--device", "cpu*2", "--check-ranks")
+        server = self.start("--device", RANKS, "--check-ranks")
         self.ask_all(server)
         self.ask_all(server)  # from the prefix cache
         self.assertEqual(server.get("/health").status, 200)
@@ -66,28 +94,30 @@ class Ranks(unittest.TestCase):
         """SIGTERM while one rank waits for another: the stream is told, and the process ends once the late one is there or
         given up (GPUs give it up after a second)."""
         late = 4
-        os.environ["DSV4_FAIL_DEVICE_AFTER"] = "40:1:%d" % late
-        self.addCleanup(os.environ.pop, "DSV4_FAIL_DEVICE_AFTER")
-        server = self.start("--device", DEVICE, "--drain-timeout", "1", "--exchange-timeout", "1", "--on-device-failure", "exit")
+        server = self.start_with("40:1:%d" % late, "--drain-timeout", "1", "--exchange-timeout", "1", "--on-device-failure", "exit")
         replies = []
-        story = {"prompt": "Once upon", "max_tokens": 200, "ignore_eos": True, "stream": True}
-        asked = threading.Thread(target=lambda: replies.append(server.post("/v1/completions", story)))
-        asked.start()
-
-        def stands():  # no token has come for a while
-            made = server.metric("vllm:generation_tokens_total")
-            time.sleep(0.4 * SLOWNESS)
-            return made > 10 and server.metric("vllm:generation_tokens_total") == made
-
-        wait_for(stands)
+        asked = self.ask_until_it_stands(server, replies)
         status = server.stop(timeout=late + 60)
         asked.join()
         last = replies[0].events()[-1][1]["error"]["message"]
-        if DEVICE.startswith("cpu"):
+        if RANKS.startswith("cpu"):
             self.assertEqual(status, 0)
             self.assertIn("shutting down", last)
         else:
             self.assertRegex(last, "shutting down|sent nothing to")
+
+    def test_one_that_fails_is_named_and_all_are_opened_anew(self):
+        server = self.start_with("60:1")
+        story = {"prompt": "Once upon", "max_tokens": 200, "ignore_eos": True}
+        reply = server.post("/v1/completions", story)
+        self.assertEqual(reply.status, 500, reply.body)
+        named = r"rank 1 \(behind [a-z0-9, ]+\)" if RANKS.startswith("cpu") else r"(rank|GPU) 1( \(behind [a-z0-9, ]+\))?"
+        self.assertRegex(reply.json["error"]["message"], named + ": the [CG]PU failed")
+        wait_for(lambda: server.get("/health/ready").status == 200, "not ready again")
+        self.assertEqual(server.post("/v1/completions", dict(story, max_tokens=8)).status, 200)
+        self.assertEqual([server.metric("dsv4_device_failures_total", rank=rank) for rank in ["0", "1", "unknown"]], [0, 1, 0])
+        self.assertEqual(server.metric("dsv4_device_restarts_total"), 1)
+        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":
