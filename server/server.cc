@@ -7,6 +7,8 @@
 #include <system_error>
 #include <utility>
 
+#include <unistd.h>
+
 #include "dsv4/version.h"
 #include "server/announce.h"
 #include "server/api/api.h"
@@ -43,6 +45,8 @@ constexpr size_t kMaxIdleBody = size_t{64} << 10;  // of requests whose route ta
 constexpr size_t kMemoryReserve = size_t{128} << 20;
 constexpr std::chrono::milliseconds kDrainPoll{50};
 constexpr std::chrono::milliseconds kLastReplies{200};  // for errors, before the end
+constexpr std::chrono::seconds kStopTime{10};           // for what the engine's thread does when it is told to stop
+constexpr double kRestartStall = 300;                   // seconds without progress of a device that is opened anew
 constexpr std::chrono::milliseconds kFileWatch{5000};
 constexpr std::chrono::milliseconds kGiveBack{5000};  // between two times that free memory is given back
 
@@ -331,9 +335,10 @@ class Server {
 
   // Live: a restart would not help. Ready: new requests are welcome.
   void Health(Exchange& exchange) {
-    const bool stuck = options_.stall_timeout_s > 0 && scheduler_->SecondsStuck() > options_.stall_timeout_s;
     const bool changed = file_watch_->changed();
     const bool failed = scheduler_->device_failed();
+    const double stall = failed ? std::max(options_.stall_timeout_s, kRestartStall) : options_.stall_timeout_s;
+    const bool stuck = options_.stall_timeout_s > 0 && scheduler_->SecondsStuck() > stall;
     const bool live = !stuck, ready = !stuck && !draining_ && !changed && !failed;
     const std::string& path = exchange.request().path;
     const bool good = path == "/health/live" ? live : ready;
@@ -373,17 +378,34 @@ class Server {
                  std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.drain_timeout_s));
     log_.Line("draining", {{"signal", int64_t{signal}}, {"busy", static_cast<int64_t>(http_->num_busy())}});
     http_->Drain();
+    scheduler_->Drain();
     WaitUntilDrained();
   }
   void WaitUntilDrained() {
-    if (http_->num_busy() == 0) return http_->Stop();
-    if (Clock::now() > drain_end_) {
-      log_.Line(LogLevel::kWarning, "stopping",
-                {{"reason", "drain time-out"}, {"busy", static_cast<int64_t>(http_->num_busy())}});
-      scheduler_->Stop();  // its last outputs, errors, are queued now
-      return http_->PostAfter(kLastReplies, [this] { http_->Stop(); });
+    const auto busy = static_cast<int64_t>(http_->num_busy());
+    if (busy > 0 && Clock::now() <= drain_end_) return http_->PostAfter(kDrainPoll, [this] { WaitUntilDrained(); });
+    if (busy > 0) log_.Line(LogLevel::kWarning, "stopping", {{"reason", "drain time-out"}, {"busy", busy}});
+    scheduler_->BeginStop();
+    WaitUntilStopped(Scheduler::Activity::kSteps, Clock::now() + kStopTime);
+  }
+  // /health goes on meanwhile. The thread of the engine may be in a step of a GPU that never ends.
+  void WaitUntilStopped(Scheduler::Activity activity, Clock::time_point end) {
+    const Scheduler::Activity now = scheduler_->activity();
+    if (now == Scheduler::Activity::kNone) {  // its last outputs, errors, are queued
+      return http_->num_busy() == 0 ? http_->Stop() : http_->PostAfter(kLastReplies, [this] { http_->Stop(); });
     }
-    http_->PostAfter(kDrainPoll, [this] { WaitUntilDrained(); });
+    if (now == Scheduler::Activity::kSave && activity != now) end = Clock::now() + kSaveTime + kStopTime;
+    if (Clock::now() > end) return GiveUp(now);
+    http_->PostAfter(kDrainPoll, [this, now, end] { WaitUntilStopped(now, end); });
+  }
+  // Threads that hang cannot be joined: the process ends as it is.
+  void GiveUp(Scheduler::Activity stuck) {
+    log_.Line(LogLevel::kError, "stuck",
+              {{"what", stuck == Scheduler::Activity::kRestart ? "opening the device anew"
+                        : stuck == Scheduler::Activity::kSave  ? "writing the prefix cache to --kv-disk"
+                                                               : "a step of the engine"},
+               {"seconds", Rounded(scheduler_->SecondsStuck(), 1)}});
+    http_->PostAfter(kLastReplies, [] { ::_exit(1); });
   }
 
   // There is no device any more: what is queued are errors, and clients get them.

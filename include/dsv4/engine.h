@@ -271,8 +271,12 @@ class Engine {
   // Closes the device, opens it anew and loads the model again, as it does not recover by itself. The engine, its info
   // and its snapshots' fingerprint stay what they are. Sessions and snapshots, but not their images and files, lie in
   // the memory that is lost: they must be gone (kInvalidArgument). Errors as of Load, and kDataLoss where the files
-  // hold another model by now: health() says so from then on, and Restart may be called again.
-  virtual Status Restart() { return Unsupported("this engine cannot be restarted"); }
+  // hold another model by now: health() says so from then on, and Restart may be called again. `progress` hears of the
+  // loading, as EngineOptions::progress does of the first, and may end it (kCancelled).
+  virtual Status Restart(const ProgressFn& progress = {}) {
+    (void)progress;
+    return Unsupported("this engine cannot be restarted");
+  }
 
   // Which experts were chosen since the engine was loaded, and what of them was read from the host.
   virtual Result<ExpertUse> expert_use() = 0;

@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::string_view kUserMarker = "<｜User｜>";
 constexpr std::chrono::milliseconds kMemoryPause{10};
-constexpr std::chrono::seconds kSaveTime{60};  // for writing the prefix cache to disk at the end
 
 // As vLLM counts requests: a reply that ends with calls has stopped.
 const char* ReasonName(FinishReason reason) {
@@ -67,13 +66,17 @@ void Scheduler::Wake() {
   wake_.notify_all();
 }
 
-void Scheduler::Stop() {
+void Scheduler::BeginStop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
     interrupted_ = true;
   }
   wake_.notify_all();
+}
+
+void Scheduler::Stop() {
+  BeginStop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -175,7 +178,7 @@ void Scheduler::Run() {
       if (out_of_memory) end_all("the server has no memory left");
       TakeSubmitted();
       step();
-      if (const Status health = engine_.health(); !health.ok() && !device_failed_) OnDeviceFailure(health);
+      if (const Status health = engine_.health(); !health.ok()) OnDeviceFailure(health);
     });
     if (!out_of_memory) continue;
     std::this_thread::sleep_for(kMemoryPause);  // other threads free something meanwhile
@@ -186,9 +189,11 @@ void Scheduler::Run() {
     end_all("the server is shutting down");
   });
   const auto begin = Clock::now();
+  activity_ = Activity::kSave;
   HasMemoryFor([&] { cache_.SaveAndClear([&] { return Clock::now() - begin > kSaveTime; }); });
   kv_bytes_ = engine_.kv_bytes();
   HasMemoryFor([&] { warn(expert_watch_.Finish()); });
+  activity_ = Activity::kNone;
 }
 
 // Allocates nothing: nobody would catch what that throws.

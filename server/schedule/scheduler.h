@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -26,6 +27,8 @@
 #include "server/structured/mask_ahead.h"
 
 namespace dsv4::server {
+
+constexpr std::chrono::seconds kSaveTime{60};  // for writing the prefix cache to disk at the end
 
 struct SchedulerOptions {
   int64_t max_running = 64;       // sequences in the batch
@@ -65,14 +68,20 @@ class Scheduler {
     return cache_.EncodePrompt(tenant, prompt);
   }
 
-  // Seconds since the engine's thread last got a step further, or began to wait for one; 0 when there is nothing to do.
+  // Seconds since the engine's thread last got a step further, or loading the model again; 0 when there is nothing to
+  // do.
   double SecondsStuck() const;
+  enum class Activity : uint8_t { kSteps, kRestart, kSave, kNone };
+  Activity activity() const { return activity_; }  // kSave, kNone: of a thread that was told to stop
   // The device has failed, and is being opened anew or is gone.
   bool device_failed() const { return device_failed_; }
   bool idle() const { return num_running_ == 0 && num_waiting_ == 0; }
   void Fill(Gauges* gauges) const;
 
-  // Ends every sequence with an error, and the thread. No output is posted after it.
+  // No request comes any more: a device that fails is not opened anew.
+  void Drain() { draining_ = true; }
+  // Ends every sequence with an error, and the thread, which Stop waits for. No output is posted after it.
+  void BeginStop();
   void Stop();
 
  private:
@@ -130,7 +139,10 @@ class Scheduler {
   void End(Sequence& s, FinishReason reason, Status error = {});
   void Deliver();
   void Retire();
+  void EndAll(const Status& why);
   void OnDeviceFailure(const Status& failure);
+  Status RestartDevice();
+  bool ending() const;
   int64_t RunningBytes() const;
   int64_t BytesAfter(const Sequence& s, size_t more_tokens) const;
   int64_t Growth(const Sequence& s, size_t more_tokens) const;
@@ -168,6 +180,8 @@ class Scheduler {
   std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0}, admission_limit_{0};
   std::atomic<bool> device_failed_{false};
   std::atomic<int64_t> step_begin_ns_{0};  // 0: there is nothing to do
+  std::atomic<bool> draining_{false};
+  std::atomic<Activity> activity_{Activity::kSteps};
   std::unique_ptr<MaskWorkers> mask_workers_;
   std::thread thread_;  // last: it uses all of the above
 };

@@ -79,7 +79,7 @@ class EngineImpl : public Engine, public SessionOwner {
   Result<double> MeasureReadRate() override;
   DraftCounts draft_counts() const override { return drafting_.counts; }
   Status health() const override { return ranks_ != nullptr ? ranks_->status() : closed_; }
-  Status Restart() override;
+  Status Restart(const ProgressFn& progress) override;
 
   ActivationDtype activation_dtype() const { return options_.activation_dtype; }
   Ranks& ranks() const { return *ranks_; }
@@ -98,7 +98,7 @@ class EngineImpl : public Engine, public SessionOwner {
  private:
   // Closes the devices; `why` is what every call says from then on.
   void CloseDevices(Status why);
-  Status Reopen();
+  Status Reopen(const ProgressFn& progress);
 
   // Runs a checked part to its end. On an error (memory) before the first pass nothing has changed.
   Status RunPart(const Part& part);

@@ -28,18 +28,20 @@ void EngineImpl::CloseDevices(Status why) {
   closed_ = std::move(why);
 }
 
-Status EngineImpl::Restart() {
+Status EngineImpl::Restart(const ProgressFn& progress) {
   if (memory_ != nullptr && memory_.use_count() > 1) {
     return InvalidArgument("sessions or snapshots are left that lie in the device's memory; destroy them first");
   }
   CloseDevices(Internal("the device is closed"));
-  const Status opened = WithinThreadLimit(options_, [&] { return Reopen(); });
+  const Status opened = WithinThreadLimit(options_, [&] { return Reopen(progress); });
   if (!opened.ok()) CloseDevices(opened);
   return opened;
 }
 
-Status EngineImpl::Reopen() {
-  DSV4_ASSIGN_OR_RETURN(Loaded loaded, LoadModel(options_));
+Status EngineImpl::Reopen(const ProgressFn& progress) {
+  EngineOptions options = options_;
+  options.progress = progress;
+  DSV4_ASSIGN_OR_RETURN(Loaded loaded, LoadModel(options));
   if (!SameModel(loaded.info, info_))
     return DataLoss("the model's files hold another model by now; start the program again");
   DSV4_RETURN_IF_ERROR(Start(std::move(loaded)));

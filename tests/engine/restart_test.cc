@@ -99,6 +99,21 @@ TEST_F(Restart, InjectedAfterSoManyPasses) {
   ::unsetenv("DSV4_FAIL_DEVICE_AFTER");
 }
 
+TEST(RestartOfMadeWeights, MayBeStoppedAndDoneAgain) {
+  for (const char* device : {"cpu", "cpu*2"}) {
+    auto engine = LoadOrFail({.synthetic = {.shape = "nano"}, .device = device, .num_threads = 2});
+    ASSERT_NE(engine, nullptr);
+    int heard = 0;
+    EXPECT_EQ(engine->Restart([&](const Progress&) { return ++heard < 2; }).code(), StatusCode::kCancelled);
+    EXPECT_EQ(heard, 2);
+    EXPECT_EQ(engine->health().code(), StatusCode::kCancelled);
+    EXPECT_EQ(engine->NewSession().status().code(), StatusCode::kCancelled);
+    EXPECT_TRUE(engine->Restart([&](const Progress&) { return ++heard > 0; }).ok());
+    EXPECT_GT(heard, 3);
+    EXPECT_TRUE(engine->NewSession().ok());
+  }
+}
+
 class RestartOfFiles : public ::testing::TestWithParam<const char*> {};
 // What the second rank alone holds counts as well.
 INSTANTIATE_TEST_SUITE_P(Devices, RestartOfFiles, ::testing::Values("cpu", "cpu*2"),

@@ -145,8 +145,8 @@ class Kubernetes(unittest.TestCase):
         spec = one("StatefulSet")["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         before = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-        drain, save = int(self.flags(container)["drain-timeout"]), 60
-        self.assertGreater(spec["terminationGracePeriodSeconds"], before + drain + save)
+        drain, save, hangs = int(self.flags(container)["drain-timeout"]), 60, 20
+        self.assertGreater(spec["terminationGracePeriodSeconds"], before + drain + save + hangs)
 
 
 class Monitoring(unittest.TestCase):

@@ -182,9 +182,13 @@ class FakeEngine : public Engine {
   int64_t kv_bytes() const override { return bytes_; }
   int64_t free_bytes() const override { return 0; }
   Status health() const override { return broken ? Internal("the fake device failed") : Status{}; }
-  Status Restart() override {
+  Status Restart(const ProgressFn& progress) override {
     if (live_sessions > 0 || bytes_ > 0) return InvalidArgument("sessions or snapshots are left");
     if (before_restart) before_restart();
+    for (int64_t done = 0; done < restart_pieces; ++done) {
+      if (before_piece) before_piece();
+      if (progress && !progress({Progress::Phase::kLoading, done, restart_pieces})) return Cancelled("stopped");
+    }
     broken = !restart_status.ok();
     return restart_status;
   }
@@ -271,7 +275,8 @@ class FakeEngine : public Engine {
   std::atomic<int64_t> live_sessions = 0;
   std::atomic<bool> broken = false;  // every step fails, until Restart
   Status restart_status;
-  std::function<void()> before_restart;
+  std::function<void()> before_restart, before_piece;
+  int64_t restart_pieces = 0;  // of a model that is loaded again
   ExpertUse use;
   std::function<void()> before_step;            // set before the first step
   std::function<TokenId(const Session&)> next;  // what follows the session's tokens, instead

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""`dsv4 serve` on two ranks: many streams at once, ranks that are compared after every step, ranks that fail or come late,
+"""`dsv4 serve` on two ranks: many streams at once, ranks that are compared after every step, ranks that fail, come late or never,
 and with --rank-invariant the answers, down to the log-probabilities, and the KV files of one rank."""
 
 import http.client
 import os
 import re
+import signal
 import tempfile
 import threading
 import time
@@ -105,6 +106,18 @@ class Ranks(unittest.TestCase):
             self.assertIn("shutting down", last)
         else:
             self.assertRegex(last, "shutting down|sent nothing to")
+
+    def test_a_rank_that_never_comes_keeps_the_process_for_seconds_only(self):
+        server = self.start_with("40:1:3600", "--drain-timeout", "1", "--exchange-timeout", "1", "--on-device-failure", "exit")
+        replies = []
+        asked = self.ask_until_it_stands(server, replies)
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: server.lines(" stopping ", "drain time-out"))
+        reply = server.get("/health")  # is answered meanwhile
+        self.assertEqual((reply.status, reply.json["status"], reply.json["live"]), (503, "draining", True))
+        self.assertEqual(server.process.wait(120 * SLOWNESS), 1)
+        asked.join()
+        self.assertEqual(len(server.lines(" stuck what=\"a step of the engine\" seconds=")), 1, server.read_log())
 
     def test_one_that_fails_is_named_and_all_are_opened_anew(self):
         server = self.start_with("60:1")

@@ -1,5 +1,6 @@
 // The scheduler over a device that fails.
 #include "server/schedule/scheduler_fixture.h"
+#include "server/schedule/sequence.h"
 
 namespace dsv4::server {
 namespace {
@@ -52,6 +53,67 @@ TEST_F(SchedulerDevice, ADeviceThatIsNotToBeOpenedAnewIsTheEndAtOnce) {
   for (int i = 0; i < 10000 && fatal == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(fatal, 1);
   EXPECT_EQ(restarts, 0);
+}
+
+TEST_F(SchedulerDevice, StoppingDoesNotWaitForADeviceThatIsOpenedAnew) {
+  std::atomic<int> fatal{0}, pieces{0};
+  engine_.restart_pieces = int64_t{1} << 40;
+  engine_.before_piece = [&] {
+    ++pieces;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  Start({.on_fatal = [&](const Status&) { ++fatal; }});
+  const auto stream = Submit({{100}}, 90000);
+  WaitFor([&] { return stream->tokens[0].size() > 3; });
+  engine_.broken = true;
+  Wait(stream);
+  for (int i = 0; i < 10000 && pieces == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(scheduler_->activity(), Scheduler::Activity::kRestart);
+  scheduler_->Stop();
+  EXPECT_EQ(scheduler_->activity(), Scheduler::Activity::kNone);
+  EXPECT_EQ(fatal, 0);
+  EXPECT_TRUE(scheduler_->device_failed());
+}
+
+TEST_F(SchedulerDevice, ADeviceThatFailsWhileTheServerDrainsIsNotOpenedAnew) {
+  std::atomic<int> fatal{0}, restarts{0};
+  engine_.before_restart = [&] { ++restarts; };
+  Start({.on_fatal = [&](const Status&) { ++fatal; }});
+  const auto stream = Submit({{100}}, 90000);
+  WaitFor([&] { return stream->tokens[0].size() > 3; });
+  scheduler_->Drain();
+  engine_.broken = true;
+  Wait(stream);
+  EXPECT_EQ(stream->error.message(), "the fake device failed");
+  const auto late = Submit({{100}}, 5);  // was being read when the signal came
+  Wait(late);
+  EXPECT_EQ(late->error.message(), "the fake device failed");
+  EXPECT_EQ(restarts, 0);
+  EXPECT_EQ(fatal, 0);
+}
+
+TEST_F(SchedulerDevice, LoadingThatHangsIsSeenAndLoadingThatGoesOnIsNot) {
+  std::atomic<int64_t> opened_ns{0};
+  engine_.restart_pieces = 3;
+  std::atomic<int> pieces{0};
+  engine_.before_piece = [&] {
+    if (++pieces == 2) {
+      for (int i = 0; i < 60000 && opened_ns == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (pieces < 3) return;
+    const double stuck = scheduler_->SecondsStuck();  // since the piece before, which ended behind opened_ns
+    EXPECT_LE(stuck, static_cast<double>(NowNs() - opened_ns) * 1e-9);
+  };
+  Start();
+  const auto stream = Submit({{100}}, 90000);
+  WaitFor([&] { return stream->tokens[0].size() > 3; });
+  engine_.broken = true;
+  for (int i = 0; i < 60000 && scheduler_->SecondsStuck() < 0.2; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GE(scheduler_->SecondsStuck(), 0.2);
+  opened_ns = NowNs();
+  Wait(Submit({{100}}, 3));
+  EXPECT_EQ(pieces, 3);
 }
 
 TEST_F(SchedulerDevice, FailuresAreCounted) {

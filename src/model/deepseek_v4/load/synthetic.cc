@@ -381,7 +381,7 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
   const auto make = [&](const WeightRef& ref, auto& weight) {
     if (!weight || stopped || ref.row->presence == WeightPresence::kRanks) return;
     maker.Make(ref, weight, number);
-    stopped = ++number % 256 == 0 && progress && !progress(maker.done(), maker.total());
+    stopped = ++number % 16 == 0 && progress && !progress(maker.done(), maker.total());
   };
   VisitNamedWeights(w, make, make);
   if (stopped) return Cancelled("making the synthetic weights was cancelled");
