@@ -46,6 +46,7 @@ STRINGS = list_of(NAME, 1000, 1)
 KUSTOMIZATION = record("apiVersion kind resources", apiVersion={"const": "kustomize.config.k8s.io/v1beta1"}, kind={"const": "Kustomization"},
                        resources=STRINGS, images=list_of(record("name", name=NAME, newName=NAME, newTag=NAME, digest=NAME), 100),
                        replicas=list_of(record("name count", name=NAME, count=COUNT), 100),
+                       patches=list_of(record("path target", path=NAME, target=record("kind name", kind=KIND, name=NAME)), 100),
                        secretGenerator=list_of(record("name", name=NAME, files=STRINGS, literals=STRINGS, envs=STRINGS), 100))
 
 SHAPES = {

@@ -21,7 +21,7 @@ import deploy_shapes  # noqa: E402
 from support import ROOT, main  # noqa: E402
 
 DEPLOY = ROOT / "deploy"
-BASE, REPLICAS = DEPLOY / "kubernetes" / "base", DEPLOY / "kubernetes" / "replicas"
+BASE, REPLICAS, TWO_GPUS = (DEPLOY / "kubernetes" / name for name in ["base", "replicas", "two-gpus"])
 
 
 def documents(path):
@@ -31,10 +31,31 @@ def documents(path):
 def resources(folder):
     """What `kubectl apply -k FOLDER` would send, before its generators."""
     found = []
-    for name in documents(folder / "kustomization.yaml")[0]["resources"]:
+    (kustomization,) = documents(folder / "kustomization.yaml")
+    for name in kustomization["resources"]:
         path = folder / name
         found += resources(path) if path.is_dir() else documents(path)
+    for patch in kustomization.get("patches", []):
+        target = patch["target"]
+        (resource,) = [r for r in found if r["kind"] == target["kind"] and r["metadata"]["name"] == target["name"]]
+        (operations,) = documents(folder / patch["path"])
+        for operation in operations:
+            apply(operation, resource)
     return found
+
+
+def apply(operation, document):
+    """One of a JSON patch (RFC 6902): test, or replace of what is there."""
+    *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+    at = document
+    for part in path:
+        at = at[int(part) if isinstance(at, list) else part]
+    last = int(last) if isinstance(at, list) else last
+    before = at[last]
+    if operation["op"] == "replace":
+        at[last] = operation["value"]
+    elif operation["op"] != "test" or before != operation["value"]:
+        raise ValueError("%s is %s" % (operation["path"], before))
 
 
 def one(kind, folder=REPLICAS):
@@ -43,15 +64,28 @@ def one(kind, folder=REPLICAS):
 
 
 class Kubernetes(unittest.TestCase):
-    def test_resources_keep_their_schemas(self):
-        kinds = []
-        for resource in resources(REPLICAS):
-            kinds.append(resource["kind"])
+    def check(self, folder, kinds):
+        for resource in resources(folder):
             if resource["kind"] in deploy_shapes.SHAPES:
                 deploy_shapes.check(resource)
             else:
                 kubernetes_validate.validate(resource, "1.34", strict=True)
-        self.assertEqual(sorted(kinds), ["HTTPRoute", "InferencePool", "PersistentVolumeClaim", "Service", "StatefulSet"])
+        self.assertEqual(sorted(resource["kind"] for resource in resources(folder)), kinds)
+
+    def test_resources_keep_their_schemas(self):
+        self.check(REPLICAS, ["HTTPRoute", "InferencePool", "PersistentVolumeClaim", "Service", "StatefulSet"])
+        self.check(TWO_GPUS, ["PersistentVolumeClaim", "Service", "StatefulSet"])
+
+    def test_two_gpus_are_asked_for_and_named(self):
+        (base,), (two,) = (one("StatefulSet", folder)["spec"]["template"]["spec"]["containers"] for folder in [BASE, TWO_GPUS])
+        self.assertEqual(self.flags(two), {**self.flags(base), "device": "cuda:0,1"})
+        self.assertEqual(two["resources"]["limits"], {**base["resources"]["limits"], "nvidia.com/gpu": 2})
+        self.assertEqual({**two, "args": [], "resources": {}}, {**base, "args": [], "resources": {}})
+        other = one("StatefulSet", BASE)
+        other["spec"]["template"]["spec"]["containers"][0]["args"].insert(0, "--threads=8")
+        with self.assertRaises(ValueError):  # the patch names the place of a flag
+            for operation in documents(TWO_GPUS / "gpus.yaml")[0]:
+                apply(operation, other)
 
     def test_a_wrong_resource_is_found(self):
         wrong = one("StatefulSet")
@@ -60,7 +94,7 @@ class Kubernetes(unittest.TestCase):
             kubernetes_validate.validate(wrong, "1.34", strict=True)
 
     def test_kustomizations_keep_their_shape(self):
-        for folder in [BASE, REPLICAS]:
+        for folder in [BASE, REPLICAS, TWO_GPUS]:
             (kustomization,) = documents(folder / "kustomization.yaml")
             deploy_shapes.check(kustomization)
 
@@ -97,10 +131,11 @@ class Kubernetes(unittest.TestCase):
         self.assertEqual(rule["backendRefs"], [{"group": pool["apiVersion"].split("/")[0], "kind": pool["kind"], "name": pool["metadata"]["name"]}])
 
     def test_every_file_is_used(self):
-        for folder in [BASE, REPLICAS]:
+        for folder in [BASE, REPLICAS, TWO_GPUS]:
             (kustomization,) = documents(folder / "kustomization.yaml")
             secrets = [f for s in kustomization.get("secretGenerator", []) for f in s["files"]]
-            used = {"kustomization.yaml", *secrets, *(r for r in kustomization["resources"] if "/" not in r)}
+            patches = [p["path"] for p in kustomization.get("patches", [])]
+            used = {"kustomization.yaml", *secrets, *patches, *(r for r in kustomization["resources"] if "/" not in r)}
             self.assertEqual(used, {path.name for path in folder.iterdir()})
 
     def test_names_fit(self):
