@@ -189,9 +189,10 @@ void AddNumberFormats(CLI::App* app, ModelOptions* o) {
   AddChoice<bool>(app, "--expert-tiles", &o->tight_experts, {{"auto", true}, {"wide", false}},
                   "on a GPU: experts whose scales allow it take 4.125 bits a weight, with the same results; wide: 4.5 "
                   "(default auto)");
-  app->add_flag("--batch-invariant", o->batch_invariant,
-                "on a GPU: prompts of every length take the kernels of decode steps, so that they have their bits "
-                "(slower prefill)");
+  app->add_flag(
+      "--batch-invariant", o->batch_invariant,
+      "on a GPU, with several ranks and with --rank-invariant: prompts of every length are computed as decode "
+      "steps are, so that they have their bits (slower prefill)");
   app->add_flag("--reference-ops", o->reference_ops, "run the plain reference of every op (slow; for checking)");
 }
 

@@ -106,7 +106,8 @@ int RunServe(const ServeOptions& options) {
   server.prefill_chunk = model.prefill_chunk > 0 ? model.prefill_chunk : IsCpu(model.device) ? 512 : 4096;
 
   model.max_decode_rows = std::max(model.max_decode_rows, server.max_running);
-  server.wide_steps = model.device != "cpu" && !model.batch_invariant && server.max_running > kMaxDecodeRows;
+  server.wide_steps = (model.device != "cpu" || model.ranks.invariant) && !model.batch_invariant &&
+                      server.max_running > kMaxDecodeRows;
   if (model.offload.kv_room == 0) model.offload.kv_room = server.kv_budget_bytes;
   if (synthetic) model.model_dir.clear();
   CheckAgainstModel(model, server.kv_budget_bytes);

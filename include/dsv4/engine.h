@@ -125,7 +125,8 @@ struct EngineOptions {
   int64_t prefill_chunk = 0;  // tokens of a prompt that go through the model at once; 0: what suits the device
                               // (CPU 512, GPU 4096). Results do not depend on it
   int64_t max_context = 0;    // 0: the model's own limit, beyond which kInvalidArgument
-  // GPU: prompts of every length are computed as decode rows are (StepItem); slower prefill
+  // GPU, several ranks, ranks.invariant: prompts of every length are computed as decode rows are (StepItem); slower
+  // prefill
   bool batch_invariant = false;
   PromptInputs prompt_inputs = PromptInputs::kByLength;
   // GPU: of one pass; more take several. A larger number is faster than several passes, and the bits of a row then
