@@ -22,6 +22,13 @@ inline constexpr LayerRule kLayerRules[] = {
     {128, LayerKind::kHca, 1, false, "heavily_compressed_attention"},
 };
 
+// The widest of them, for memory that serves every layer.
+constexpr int64_t MaxOverlap() {
+  int64_t most = 0;
+  for (const LayerRule& rule : kLayerRules) most = rule.overlap > most ? rule.overlap : most;
+  return most;
+}
+
 // Null: no layer has this ratio.
 constexpr const LayerRule* FindLayerRule(int64_t ratio) {
   for (const LayerRule& rule : kLayerRules) {

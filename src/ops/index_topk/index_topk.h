@@ -11,6 +11,8 @@
 namespace dsv4 {
 
 inline constexpr int64_t kMaxIndexDimOnGpu = 512;
+// Tokens of one sequence that a thread of a CPU scores together: it keeps a float32 of each for every visible row.
+inline constexpr int64_t kIndexTokensAtOnce = 8;
 
 struct IndexTopkArgs {
   Tensor q;  // f32 [T, Ni, Di], rounded

@@ -10,14 +10,13 @@ namespace dsv4::DSV4_ISA {
 
 namespace {
 
-constexpr int64_t kKeyTile = 32;   // keys decoded at a time: 16 KiB of 128 channels
-constexpr int64_t kTokenTile = 8;  // tokens of one sequence that use one decoding
+constexpr int64_t kKeyTile = 32;  // keys decoded at a time: 16 KiB of 128 channels
 
 // Working memory of one thread.
 struct TopkScratch {
   std::vector<float> keys;   // [kKeyTile, Dp]
   std::vector<float> q;      // [Ni, Dp] of one token, only when Di is not whole vectors
-  std::vector<float> score;  // [kTokenTile, visible rows]
+  std::vector<float> score;  // [kIndexTokensAtOnce, visible rows]
   std::vector<int32_t> order;
 };
 
@@ -95,7 +94,8 @@ void SelectForTokens(const IndexTopkArgs& a, int64_t begin, int64_t end, TopkScr
   const int64_t k = a.topk_idxs.dim(1);
   while (begin < end) {
     int64_t last = begin + 1;
-    while (last < std::min(end, begin + kTokenTile) && a.cache.sequence_of[last] == a.cache.sequence_of[begin]) ++last;
+    while (last < std::min(end, begin + kIndexTokensAtOnce) && a.cache.sequence_of[last] == a.cache.sequence_of[begin])
+      ++last;
     const int64_t stride = Visible(a, last - 1);
     s.score.resize(std::max(s.score.size(), static_cast<size_t>((last - begin) * stride)));
     int64_t scored = begin;  // tokens that see no more than K rows take them all

@@ -18,6 +18,9 @@ namespace dsv4 {
 
 inline constexpr int64_t kMaxHeadDimOnGpu = 1024;
 
+// Rows of a layer, at most, that a CPU decodes once for all tokens of a step: 32 MiB of 512 channels.
+inline constexpr int64_t kMaxSharedRows = 16384;
+
 struct SparseAttentionArgs {
   Tensor q;          // f32 [T, N, Dh]
   Tensor kv;         // f32 [Tk, Dh]: of all tokens of the step

@@ -19,7 +19,6 @@ constexpr int64_t kHeadTile = 4;  // heads that share the loads of a row's chann
 constexpr int64_t kRowTile = 8;
 constexpr int64_t kChannelTile = 128;  // channels of kTile rows that stay there while all heads add them: 16 KiB
 constexpr int64_t kHeadGroup = 4;      // smallest share of a thread
-constexpr int64_t kMaxShared = 16384;  // rows decoded once for all tokens of a step: 32 MiB of 512 channels
 constexpr int64_t kMinTokensToShare = 4;
 
 // Cached rows that several tokens of the step attend to, decoded once: per sequence the ring, then the compressed rows.
@@ -37,7 +36,7 @@ class SharedRows {
       const int64_t ratio = cache.layer->main.ratio;
       const int64_t visible = ratio == 0 ? 0 : (seq.start + tokens) / ratio;
       const bool sparse = a.topk_idxs && visible > tokens * a.topk_idxs.dim(1);
-      if (tokens < kMinTokensToShare || sparse || total + slots + visible > kMaxShared) continue;
+      if (tokens < kMinTokensToShare || sparse || total + slots + visible > kMaxSharedRows) continue;
       first_[static_cast<size_t>(s)] = total;
       for (int64_t p = std::max<int64_t>(0, seq.start - cache.window + 1); p < seq.start; ++p) {
         jobs_.push_back({{cache.window_rows(seq), p % slots}, total + p % slots});

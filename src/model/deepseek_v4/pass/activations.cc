@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "kv/layer_kind.h"
 #include "layers/slices.h"
 #include "ops/rank_rows.h"
 #include "tensor/quant_tensor.h"
@@ -97,10 +98,10 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   place(attention.heads, std::max({floats(heads_width), blocks(heads_width), bytes(index_q), bytes(outputs)}));
   attention.index_q = {attention.heads.data, f32, index_q};
   moe.outputs = {attention.heads.data, f32, outputs};
-  place(attention.values, f32, Shape{t, 2 * c.head_dim});
-  place(attention.gates, f32, Shape{t, 2 * c.head_dim});
-  place(attention.index_values, f32, Shape{t, 2 * c.index_head_dim});
-  place(attention.index_gates, f32, Shape{t, 2 * c.index_head_dim});
+  place(attention.values, f32, Shape{t, MaxOverlap() * c.head_dim});
+  place(attention.gates, f32, Shape{t, MaxOverlap() * c.head_dim});
+  place(attention.index_values, f32, Shape{t, MaxOverlap() * c.index_head_dim});
+  place(attention.index_gates, f32, Shape{t, MaxOverlap() * c.index_head_dim});
   place(attention.index_weights, f32, Shape{t, c.index_heads});
   place(attention.topk_idxs, DType::kI32, Shape{t, c.index_topk});
 
