@@ -123,7 +123,7 @@ struct EngineOptions {
   IndexDtype index_dtype = IndexDtype::kFp4;
   ActivationDtype activation_dtype = ActivationDtype::kNative;
   int64_t prefill_chunk = 0;  // tokens of a prompt that go through the model at once; 0: what suits the device
-                              // (CPU 512, GPU 4096). Results do not depend on it
+                              // (CPU 512, GPU 4096). By default results do not depend on it (docs/numerics.md, 4)
   int64_t max_context = 0;    // 0: the model's own limit, beyond which kInvalidArgument
   // GPU, several ranks, ranks.invariant: prompts of every length are computed as decode rows are (StepItem); slower
   // prefill
@@ -251,8 +251,9 @@ class Engine {
   // Memory for sequences that the engine's devices have free now, with what ended sequences left (0: unknown).
   virtual int64_t free_bytes() const = 0;
 
-  // One step for several sessions of mixed lengths (a ragged batch): each gets exactly the logits that it would get
-  // alone, bit for bit (on a GPU with max_decode_rows above kMaxDecodeRows: of the same number of decode rows a pass).
+  // One step for several sessions of mixed lengths (a ragged batch): by default each gets exactly the logits that it
+  // would get alone, bit for bit; which options change that says docs/numerics.md, 4 (max_decode_rows, AMX for prompts,
+  // experts on the CPU).
   // A session may appear once. kInvalidArgument: an item with more tokens than its prompt_tokens. On an error no
   // session has changed.
   virtual Status Step(std::span<const StepItem> items) = 0;
