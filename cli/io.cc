@@ -166,6 +166,15 @@ bool WriteInPlace(const std::string& path, std::string_view bytes) {
   return done;
 }
 
+// Throws unless the folder of `path` takes new files.
+void CheckFolder(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    throw RunError("cannot write " + path + ": folder " + folder + ": " + ErrnoText(errno));
+  }
+}
+
 }  // namespace
 
 bool StdinIsTerminal() { return ::isatty(STDIN_FILENO) != 0; }
@@ -325,11 +334,7 @@ void CheckWritable(const std::string& path) {
     if (::access(path.c_str(), W_OK) != 0) throw RunError("cannot write " + path + ": " + ErrnoText(errno));
     return;
   }
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
-    throw RunError("cannot write " + path + ": folder " + folder + ": " + ErrnoText(errno));
-  }
+  CheckFolder(path);
 }
 
 std::string ResolveReplaceableFile(const std::string& path) {
@@ -339,8 +344,9 @@ std::string ResolveReplaceableFile(const std::string& path) {
   std::error_code error;
   const std::string target = std::filesystem::canonical(path, error).string();
   if (error || ::lstat(target.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    throw RunError("cannot write " + path + ": it is not a regular file");
+    throw RunError("cannot write " + path + ": it is not a regular file; name a file, or one that is not there yet");
   }
+  CheckFolder(target);
   return target;
 }
 

@@ -75,7 +75,7 @@ void WriteOutput(const std::string& path, std::string_view bytes);
 void CheckWritable(const std::string& path);
 
 // For a writer that renames a temporary file over `path`: what links lead to. Throws unless that is a regular file or
-// does not exist yet, since a rename would replace a device or pipe.
+// does not exist yet, since a rename would replace a device or pipe, and where its folder takes no other file.
 std::string ResolveReplaceableFile(const std::string& path);
 
 // The offset of the first byte that is not valid UTF-8, or npos.
