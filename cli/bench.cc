@@ -372,12 +372,14 @@ int RunBench(const BenchOptions& options) {
   }
   if (options.errors) return BenchErrors(options, model);
   if (options.first_token) return BenchFirstToken(options, model);
+  CountedExperts counted(options.count_experts_file, model.offload);
   MemoryPlan memory{};
   model.on_plan = [&memory](const MemoryPlan& plan) { memory = plan; };
   const auto start = Clock::now();
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress, TellPlan::kAlways);
   const double load_s = Seconds(start, Clock::now());
+  counted.Begin(*engine);
   RateMeter meter;
   ReportHead(options, model, *engine, meter.Now(*engine), load_s);
   const BenchPlan plan = MakePlan(options, engine->info());
@@ -398,7 +400,7 @@ int RunBench(const BenchOptions& options) {
   }
   if (!IsCpu(model.device)) ReportMemory(options, memory, *engine);
   ReportExperts(options, Must(engine->expert_use()));
-  WriteCountedExperts(*engine, options.count_experts_file);
+  counted.Write(*engine);
   return kExitDone;
 }
 

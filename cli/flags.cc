@@ -261,7 +261,9 @@ void CheckSynthetic(const ModelOptions& model) {
 
 void AddCountExperts(CLI::App* app, ModelOptions* o, std::string* path) {
   const FlagGroup group(app, "Models larger than the memory");
-  AddText(app, "--count-experts", kFileType, "write how often each expert was chosen to this file, for --expert-counts",
+  AddText(app, "--count-experts", kFileType,
+          "write how often each expert was chosen to this file, for --expert-counts; where that names the same file, "
+          "add to what it holds",
           [=](const std::string& text) {
             if (text.empty()) throw UsageError("--count-experts needs a file name");
             *path = text;

@@ -250,9 +250,10 @@ int RunGenerate(const GenerateOptions& options) {
   }
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);
-  for (const std::string& file : {options.output_ids_file, options.draft_log_file, options.count_experts_file}) {
+  for (const std::string& file : {options.output_ids_file, options.draft_log_file}) {
     if (!file.empty()) CheckWritable(file);
   }
+  CountedExperts counted(options.count_experts_file, model.offload);
   std::unique_ptr<Tokenizer> tokenizer;
   if (!from_ids || HasTokenizer(model.model_dir)) tokenizer = Must(Tokenizer::Load(model.model_dir));
   if (tokenizer == nullptr && !options.stops.texts.empty()) {
@@ -265,6 +266,7 @@ int RunGenerate(const GenerateOptions& options) {
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
   const double load_s = Seconds(load_start, Clock::now());
+  counted.Begin(*engine);
   FinishPrompt(options, engine->info(), &prompt);
   MustBeUsable(ValidateSampling(options.sampling, engine->info().vocab_size));
   const std::unique_ptr<Sampler> sampler = Must(Sampler::Create(options.sampling, engine->info().vocab_size));
@@ -285,13 +287,16 @@ int RunGenerate(const GenerateOptions& options) {
     const Json j = ToJson(options, g, figures, tokenizer.get());
     Print(j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
-  WriteCountedExperts(*engine, options.count_experts_file);
-  if (g.finish_reason == "interrupted") throw QuietExit{kExitInterrupted};
+  if (g.finish_reason == "interrupted") {
+    counted.Write(*engine);
+    throw QuietExit{kExitInterrupted};
+  }
   if (!options.output_ids_file.empty()) WriteOutput(options.output_ids_file, FormatIds(g.ids) + "\n");
   if (!options.draft_log_file.empty()) WriteOutput(options.draft_log_file, g.draft_log);
   const bool text_ends_line = tokenizer == nullptr || StdoutIsTerminal() || g.text.empty() || g.text.back() == '\n';
   const bool within_line = !options.json && !text_ends_line;
   PrintError((within_line && StderrIsStdout() ? "\n" : "") + Summary(options, figures) + "\n");
+  counted.Write(*engine);  // last: where that fails, all else is there
   return kExitDone;
 }
 

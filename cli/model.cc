@@ -5,7 +5,6 @@
 #include <system_error>
 #include <utility>
 
-#include "dsv4/experts.h"
 #include "dsv4/inspect.h"
 #include "dsv4/json_text.h"
 #include "errors.h"
@@ -112,8 +111,21 @@ void CheckGpuMemory(const EngineOptions& options) {
   }
 }
 
-void WriteCountedExperts(Engine& engine, const std::string& path) {
-  if (!path.empty()) Must(WriteExpertCounts(path, Must(engine.expert_use()).counts));
+CountedExperts::CountedExperts(const std::string& path, const OffloadOptions& offload) {
+  if (path.empty()) return;
+  path_ = ResolveReplaceableFile(path);
+  std::error_code none;  // no file yet, or none is read
+  if (fs::equivalent(path_, offload.expert_counts, none)) kept_ = Must(ReadExpertCounts(path_));
+}
+
+void CountedExperts::Begin(Engine& engine) {
+  if (!path_.empty()) file_.emplace(path_, kept_, Must(engine.expert_use()).counts);
+}
+
+void CountedExperts::Write(Engine& engine) {
+  if (!file_) return;
+  file_->Take(Must(engine.expert_use()).counts);
+  Must(file_->Write());
 }
 
 std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, TellPlan tell) {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dsv4/engine.h"
+#include "dsv4/experts.h"
 #include "dsv4/session.h"
 #include "dsv4/tokenizer.h"
 #include "options.h"
@@ -29,8 +31,23 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
 // Throws where --gpu-memory was given with a CPU.
 void CheckGpuMemory(const EngineOptions& options);
 
-// What --count-experts asks for; an empty path: nothing.
-void WriteCountedExperts(Engine& engine, const std::string& path);
+// The file of --count-experts; without a name nothing happens.
+class CountedExperts {
+ public:
+  // Throws where the file could not be written, before a model is loaded. To what it holds is added where
+  // --expert-counts names it, too.
+  CountedExperts(const std::string& path, const OffloadOptions& offload);
+  void Begin(Engine& engine);  // what was counted by now is no traffic
+  void Write(Engine& engine);  // where something was counted since
+
+  const std::string& path() const { return path_; }  // links resolved
+  const ExpertCounts& kept() const { return kept_; }
+
+ private:
+  std::string path_;
+  ExpertCounts kept_;
+  std::optional<ExpertCountsFile> file_;
+};
 
 // Throws for the first id outside the vocabulary; `where` names their source.
 void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::string& where);

@@ -89,8 +89,9 @@ int RunServe(const ServeOptions& options) {
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);
   if (!options.api_key_file.empty()) AddKeysFromFile(options.api_key_file, &server);
-  if (!options.count_experts_file.empty()) CheckWritable(options.count_experts_file);
-  server.count_experts_file = options.count_experts_file;
+  const CountedExperts counted(options.count_experts_file, model.offload);
+  server.count_experts_file = counted.path();
+  server.counted_experts = counted.kept();
   SetLoad(options, &server);
   SetLimits(options, &server);
   // Synthetic weights have no tokenizer: the model folder's serves for the text that they write.

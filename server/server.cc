@@ -77,9 +77,10 @@ class Server {
     DSV4_RETURN_IF_ERROR(OpenSpans());
     DSV4_RETURN_IF_ERROR(OpenKvEvents());
     DSV4_ASSIGN_OR_RETURN(folder_lock_, TakeDiskFolder(options_));
+    const std::string fingerprint = Fingerprint();  // first: from the scheduler on, what is counted is traffic
     scheduler_.emplace(engine_, tokenizer_, MakeSchedulerOptions(), metrics_,
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
-    MakeApi();
+    MakeApi(fingerprint);
     workers_.emplace(2, 1, kMaxQueuedReads);
     TellDisk();
     file_watch_.emplace(kFileWatch, [this](const std::string& path) {
@@ -174,6 +175,7 @@ class Server {
                              .on_disk_error = [this](const std::string& what) { LogError("kv-disk", what); },
                              .watcher = kv_blocks_ ? &*kv_blocks_ : nullptr},
             .count_experts_file = options_.count_experts_file,
+            .counted_experts = options_.counted_experts,
             .restart_device = options_.restart_device,
             .on_warning = [this](const std::string& what) { Warn(what); },
             .on_device =
@@ -183,7 +185,7 @@ class Server {
             .on_fatal = [this](const Status& status) { http_->Post([this, status] { OnFatal(status); }); }};
   }
 
-  void MakeApi() {
+  void MakeApi(const std::string& fingerprint) {
     grammars_ = GrammarCompiler::Create(tokenizer_, engine_.info().vocab_size, engine_.info().eos_token_ids);
     compile_queue_.emplace(kCompileThreads, kMaxQueuedCompiles);
     if (options_.store_responses_bytes > 0) {
@@ -197,7 +199,7 @@ class Server {
                      .metrics = metrics_,
                      .grammars = grammars_.get(),
                      .default_sampling = ReadDefaultSampling(options_.model_dir),
-                     .fingerprint = Fingerprint(),
+                     .fingerprint = fingerprint,
                      .tenants = TenantsOf(options_.api_keys, options_.share_cache),
                      .compile_queue = &*compile_queue_,
                      .responses = responses_ ? &*responses_ : nullptr,

@@ -14,11 +14,30 @@ struct ExpertCounts {
   std::vector<uint64_t> chosen;             // [L, E]: tokens that had the expert
 };
 
-// A file of them, JSON. Reading errors name the file: kNotFound, kDataLoss.
+// A file of them, JSON. Reading errors name the file, --expert-counts and the remedy: kNotFound, kDataLoss,
+// kInvalidArgument (it cannot be read, or is no file of this size).
 Result<ExpertCounts> ReadExpertCounts(const std::string& path);
 // Replaces the file as a whole. Errors name the file: kNotFound (no such folder), kResourceExhausted (no room on
 // the disk), kInvalidArgument (it cannot be written).
 Status WriteExpertCounts(const std::string& path, const ExpertCounts& counts);
+
+// A file that gets what an engine counts from some time on, as Engine::expert_use has it.
+class ExpertCountsFile {
+ public:
+  // `kept`: what the file holds, to which is added; nothing: it is replaced. `before`: what was counted by then.
+  ExpertCountsFile(std::string path, ExpertCounts kept, ExpertCounts before);
+
+  // What the engine has counted by now: whether something came since the file was written, or since `before`. An engine
+  // that was opened anew counts from zero: what it had counted stays.
+  bool Take(const ExpertCounts& now);
+  // What was taken, where something came. Errors as of WriteExpertCounts; it may be called again then.
+  Status Write();
+
+ private:
+  const std::string path_;
+  ExpertCounts kept_, before_, last_;
+  bool gained_ = false;  // since it was written
+};
 
 // Since an engine was loaded; of several ranks, as rank 0 has counted.
 struct ExpertUse {

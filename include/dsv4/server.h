@@ -10,6 +10,7 @@
 
 #include "dsv4/chat.h"
 #include "dsv4/engine.h"
+#include "dsv4/experts.h"
 #include "dsv4/status.h"
 #include "dsv4/tokenizer.h"
 
@@ -58,6 +59,7 @@ struct ServerOptions {
   int kv_events_port = -1;            // for routers that want to know which tokens are kept (ZeroMQ); 0: any; -1: none
   std::string kv_events_topic;        // "": kv@HOST:PORT@MODEL
   std::string count_experts_file;     // counts of experts, once a minute and at the end (dsv4/experts.h); "": none
+  ExpertCounts counted_experts;       // what it holds, to which is added
 
   size_t max_body_bytes = size_t{32} << 20;
   size_t max_body_total = size_t{256} << 20;  // of all requests, each until its reply has been taken

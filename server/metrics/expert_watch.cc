@@ -1,33 +1,34 @@
 #include "server/metrics/expert_watch.h"
 
+#include <algorithm>
 #include <utility>
-
-#include "dsv4/experts.h"
 
 namespace dsv4::server {
 
-namespace {
-
-constexpr std::chrono::seconds kLookEvery{5}, kWriteEvery{60};
-
-}  // namespace
-
-ExpertWatch::ExpertWatch(Engine& engine, Metrics& metrics, std::string file)
-    : engine_(engine),
-      metrics_(metrics),
-      file_(std::move(file)),
-      next_write_(std::chrono::steady_clock::now() + kWriteEvery) {}
-
-Status ExpertWatch::Look(bool idle) {
-  const auto now = std::chrono::steady_clock::now();
-  if (!counts_ || (!idle && now < next_look_)) return {};
-  next_look_ = now + kLookEvery;
-  const bool write = !file_.empty() && !failed_ && now >= next_write_;
-  if (write) next_write_ = now + kWriteEvery;
-  return Take(write);
+ExpertWatch::ExpertWatch(Engine& engine, Metrics& metrics, std::string file, ExpertCounts kept,
+                         std::chrono::milliseconds write_every)
+    : engine_(engine), metrics_(metrics), write_every_(write_every), next_write_(Clock::now() + write_every) {
+  const Result<ExpertUse> use = engine_.expert_use();
+  counts_ = !use.ok() || use->counted;
+  if (use.ok() && use->counted) metrics_.SetExperts(*use);
+  if (!file.empty()) file_.emplace(std::move(file), std::move(kept), use.ok() ? use->counts : ExpertCounts{});
 }
 
-Status ExpertWatch::Finish() { return counts_ ? Take(!file_.empty()) : Status{}; }
+Status ExpertWatch::Look(bool idle, Clock::time_point now) {
+  if (!counts_ || (!idle && now < std::min(next_look_, next_write_))) return {};
+  next_look_ = now + kLookEvery;
+  const bool write = now >= next_write_;
+  if (write) next_write_ = now + write_every_;
+  const bool told = failed_;
+  const Status status = Take(write);
+  return told ? Status{} : status;
+}
+
+Status ExpertWatch::Finish() { return counts_ ? Take(/*write=*/true) : Status{}; }
+
+std::optional<ExpertWatch::Clock::time_point> ExpertWatch::next_write() const {
+  return counts_ && gains_ ? std::optional(next_write_) : std::nullopt;
+}
 
 Status ExpertWatch::Take(bool write) {
   const Result<ExpertUse> use = engine_.expert_use();
@@ -35,9 +36,11 @@ Status ExpertWatch::Take(bool write) {
   counts_ = use->counted;
   if (!counts_) return {};
   metrics_.SetExperts(*use);
-  if (!write) return {};
-  const Status written = WriteExpertCounts(file_, use->counts);
-  failed_ = !written.ok();
+  if (!file_) return {};
+  gains_ = file_->Take(use->counts);
+  if (!write || !gains_) return {};
+  const Status written = file_->Write();
+  gains_ = failed_ = !written.ok();
   return written;
 }
 

@@ -40,7 +40,7 @@ Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const Scheduler
       metrics_(metrics),
       post_(std::move(post)),
       cache_(engine, tokenizer, metrics, WithWake(options.prefix_cache)),
-      expert_watch_(engine, metrics, options.count_experts_file),
+      expert_watch_(engine, metrics, options.count_experts_file, options.counted_experts, options.count_experts_every),
       dsml_marker_(tokenizer.FindToken(kDsmlMarker)),
       user_marker_(tokenizer.FindToken(kUserMarker)) {
   step_begin_ = Clock::now();
@@ -213,6 +213,7 @@ bool Scheduler::WaitForWork() {
     };
     std::for_each(running_.begin(), running_.end(), note);
     std::for_each(waiting_.begin(), waiting_.end(), note);
+    if (const auto write = expert_watch_.next_write(); write && (!deadline || *write < *deadline)) deadline = write;
     step_begin_ns_ = 0;
     if (deadline) {
       wake_.wait_until(lock, *deadline, ready);

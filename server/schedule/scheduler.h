@@ -42,8 +42,10 @@ struct SchedulerOptions {
   int64_t kv_fixed_bytes = 0;     // of one session: what does not grow
   double kv_bytes_per_token = 0;  // of one session: what grows
   PrefixCacheOptions prefix_cache = {};
-  std::string count_experts_file = {};  // (ExpertWatch); empty: none
-  bool restart_device = true;           // after its failure it is opened anew; else on_fatal at once
+  std::string count_experts_file = {};                                       // (ExpertWatch); empty: none
+  ExpertCounts counted_experts = {};                                         // what it holds
+  std::chrono::milliseconds count_experts_every = ExpertWatch::kWriteEvery;  // so often it is written
+  bool restart_device = true;  // after its failure it is opened anew; else on_fatal at once
   // By the engine's thread; may be empty.
   std::function<void(const std::string&)> on_warning = {};  // one line
   // it failed, and why; it was opened anew, and ""

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What works on token ids, with the checkpoint tests/golden/flash-nvfp4."""
 
+import ctypes
 import json
 import os
 import resource
@@ -10,6 +11,12 @@ import time
 import unittest
 
 from support import BINARY, CliTestCase, GOLDEN, HAS_GOLDEN, SLOWNESS, handles_interrupts, main, read_safetensors, run, soon, wait_for
+
+
+def obey_modes_of_files():
+    """What root need not do: without CAP_DAC_OVERRIDE after the next exec."""
+    PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
 
 
 class Engine(CliTestCase):
@@ -168,6 +175,38 @@ class Engine(CliTestCase):
         self.fails(1, [str(counts), "experts in"], *args, "--expert-counts", counts)
         self.fails(1, [str(self.tmp / "none")], *args, "--expert-counts", self.tmp / "none")
         self.fails(1, ["cannot write"], *args, "--count-experts", self.tmp / "no/such/file")
+        for text in ("", "[", "[" * 1000, "{}", " " * (3 << 20), "chosen"):
+            counts.write_text(text)
+            for command in (args, ["bench", *self.model]):
+                self.fails(1, ["--expert-counts: ", str(counts), "--count-experts FILE"], *command, "--expert-counts", counts)
+
+    def test_counts_of_experts_that_are_read_are_added_to(self):
+        counts, link = self.tmp / "counts.json", self.tmp / "link"
+        args = ["generate", *self.model, "--token-ids", self.ids, "--ignore-eos", "--temperature", "0"]
+        read = lambda: json.loads(counts.read_text())["chosen"]
+        self.ok(*args, "-n", "4", "--count-experts", counts)
+        once = read()
+        link.symlink_to(counts)
+        self.ok(*args, "-n", "4", "--count-experts", counts, "--expert-counts", link)
+        self.assertEqual(read(), [[2 * n for n in layer] for layer in once])
+        self.ok(*args, "-n", "4", "--count-experts", link)
+        self.assertEqual(read(), once, "replaced: nothing is read")
+        self.assertTrue(link.is_symlink())
+
+    def test_a_file_that_cannot_take_counts_is_refused_before_the_model_is_loaded(self):
+        dangling, fifo, closed = self.tmp / "dangling", self.tmp / "fifo", self.tmp / "closed"
+        dangling.symlink_to(self.tmp / "nothing")
+        os.mkfifo(fifo)
+        closed.mkdir()
+        (closed / "counts").write_text("old")
+        closed.chmod(0o555)
+        for command in (["generate", "-p", "x"], ["bench"], ["serve", "--port", "0"]):
+            command += self.model
+            for path in (dangling, fifo, "/dev/full"):
+                self.fails(1, [str(path), "not a regular file", "name a file"], *command, "--count-experts", path)
+            self.fails(1, [f"folder {closed}"], *command, "--count-experts", closed / "counts",
+                       preexec_fn=obey_modes_of_files)
+        self.assertEqual((closed / "counts").read_text(), "old")
 
     def test_weights_that_memory_does_not_hold_are_warned_of(self):
         args = ["generate", *self.model, "--token-ids", self.ids, "-n", "4", "--ignore-eos", "--temperature", "0"]

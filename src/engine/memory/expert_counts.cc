@@ -1,4 +1,6 @@
 // Files of how often experts were chosen.
+#include <utility>
+
 #include "base/file.h"
 #include "base/json.h"
 #include "base/str.h"
@@ -8,16 +10,19 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kMaxCountsBytes = int64_t{64} << 20;
+constexpr int64_t kMaxCountsBytes = int64_t{2} << 20;  // the largest models: 61 layers of 384 experts
 constexpr int kCountsVersion = 1;
 
 }  // namespace
 
 Result<ExpertCounts> ReadExpertCounts(const std::string& path) {
-  DSV4_ASSIGN_OR_RETURN(const Json json, ReadJsonFile(path, kMaxCountsBytes));
-  const auto broken = [&](const std::string& what) {
-    return DataLoss(StrCat(path, ": ", what, "; write the file with --count-experts"));
+  const auto refused = [&](StatusCode code, const std::string& why) {
+    return Status(code, StrCat("--expert-counts: ", why, "; a run with --count-experts FILE writes one"));
   };
+  const auto broken = [&](const std::string& what) { return refused(StatusCode::kDataLoss, StrCat(path, ": ", what)); };
+  const Result<Json> read = ReadJsonFile(path, kMaxCountsBytes);
+  if (!read.ok()) return refused(read.status().code(), read.status().message());
+  const Json& json = *read;
   if (!json.is_object() || !json.contains("dsv4_expert_counts") || json["dsv4_expert_counts"] != kCountsVersion)
     return broken("these are no counts of experts of this version");
   if (!json.contains("chosen") || !json["chosen"].is_array() || json["chosen"].empty())
@@ -47,6 +52,35 @@ Status WriteExpertCounts(const std::string& path, const ExpertCounts& counts) {
     text += "]";
   }
   return WriteFile(path, text + "\n]}\n");
+}
+
+ExpertCountsFile::ExpertCountsFile(std::string path, ExpertCounts kept, ExpertCounts before)
+    : path_(std::move(path)), kept_(std::move(kept)), before_(before), last_(std::move(before)) {}
+
+bool ExpertCountsFile::Take(const ExpertCounts& now) {
+  if (now.chosen == last_.chosen) return gained_;
+  const size_t size = now.chosen.size();
+  for (ExpertCounts* counts : {&kept_, &before_, &last_}) {
+    if (counts->chosen.size() != size) *counts = {now.num_layers, now.num_experts, std::vector<uint64_t>(size)};
+  }
+  bool from_zero = false;  // the engine was opened anew
+  for (size_t i = 0; i < size; ++i) from_zero = from_zero || now.chosen[i] < last_.chosen[i];
+  if (from_zero) {
+    for (size_t i = 0; i < size; ++i) kept_.chosen[i] += last_.chosen[i] - before_.chosen[i];
+    before_.chosen.assign(size, 0);
+  }
+  last_ = now;
+  gained_ = true;
+  return true;
+}
+
+Status ExpertCountsFile::Write() {
+  if (!gained_) return {};
+  ExpertCounts all = kept_;
+  for (size_t i = 0; i < all.chosen.size(); ++i) all.chosen[i] += last_.chosen[i] - before_.chosen[i];
+  DSV4_RETURN_IF_ERROR(WriteExpertCounts(path_, all));
+  gained_ = false;
+  return {};
 }
 
 }  // namespace dsv4
