@@ -70,8 +70,9 @@ void AddBytes(CLI::App* app, const std::string& flags, int64_t* value, const std
     const std::vector<std::string> units = {"", "k", "m", "g", "t"};
     const auto power = std::find(units.begin(), units.end(), unit) - units.begin();
     int64_t n = 0;
-    if (!ParseWhole(std::string_view(text).substr(0, digits), &n) || power == 5 || n > kMaxInt64 >> (10 * power)) {
-      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number of bytes, or 512MiB, 2GiB");
+    if (!ParseWhole(std::string_view(text).substr(0, digits), &n) || power == 5 || n > kMostMemory >> (10 * power)) {
+      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number of bytes, or 512MiB, 2GiB, up to " +
+                       std::to_string(kMostMemory >> 40) + "TiB");
     }
     *value = n << (10 * power);
   });

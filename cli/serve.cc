@@ -76,9 +76,14 @@ void SetLimits(const ServeOptions& options, ServerOptions* server) {
   server->log_interval_s = static_cast<double>(options.log_interval_s);
 }
 
-// What was asked for and cannot be is said before the weights are loaded, which may take minutes.
-void CheckAgainstModel(const EngineOptions& model, int64_t kv_budget) {
-  if (kv_budget > 0) Must(CheckKvBudget(kv_budget, Must(Inspect(model)).info));
+// What was asked for and cannot be is said before the weights are loaded, which may take minutes. Experts leave room
+// for a rank's part of the budget, where it is named and the room is not.
+void CheckAgainstModel(int64_t kv_budget, EngineOptions* model) {
+  if (kv_budget == 0) return;
+  const ModelDescription d = Must(Inspect(*model));
+  Must(CheckKvBudget(kv_budget, d.info));
+  const int64_t ranks = int64_t{d.plan.ranks} * d.plan.devices;
+  if (model->offload.kv_room == 0) model->offload.kv_room = (kv_budget + ranks - 1) / ranks;
 }
 
 }  // namespace
@@ -109,9 +114,8 @@ int RunServe(const ServeOptions& options) {
   model.max_decode_rows = std::max(model.max_decode_rows, server.max_running);
   server.wide_steps = (model.device != "cpu" || model.ranks.invariant) && !model.batch_invariant &&
                       server.max_running > kMaxDecodeRows;
-  if (model.offload.kv_room == 0) model.offload.kv_room = server.kv_budget_bytes;
   if (synthetic) model.model_dir.clear();
-  CheckAgainstModel(model, server.kv_budget_bytes);
+  CheckAgainstModel(server.kv_budget_bytes, &model);
   Must(CheckServing(server));
   ProgressLine progress;
   model.on_plan = [&](const MemoryPlan& plan) {

@@ -92,6 +92,9 @@ struct DraftOptions {
   float threshold = -1;
 };
 
+// No number of bytes in options is larger (1 PiB): sums of several do not overflow.
+inline constexpr int64_t kMostMemory = int64_t{1} << 50;
+
 // What becomes of weights that do not fit a GPU (docs/offload.md). Bytes; 0: as said.
 struct OffloadOptions {
   // of each GPU, as if it had no more; 0: all. On a CPU for synthetic weights: a limit to the plan, for tests
@@ -99,8 +102,9 @@ struct OffloadOptions {
   // of the host, that weights may take: those that do not fit a GPU, on a CPU the files', which are read from the disk
   // beyond it, as their pages are needed; 0: what is free
   int64_t host_memory = 0;
-  // what experts leave free for KV where the model does not fit a GPU; 0: 2 GiB (a sixteenth of smaller GPUs), or one
-  // sequence of max_context where that is more
+  // what experts leave free for KV on each rank, where not all fit beside it; refused where it is not there without
+  // any. 0: where the model does not fit a GPU, 2 GiB (a sixteenth of smaller GPUs' memory), or one sequence of
+  // max_context where that is more
   int64_t kv_room = 0;
   // of each layer, that a GPU holds at most, the others are on the host; 0: as many as fit. On a CPU as gpu_memory
   int64_t expert_slots = 0;

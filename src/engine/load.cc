@@ -58,11 +58,12 @@ Status CheckFits(const EngineOptions& options, const ModelSource& source, const 
                               "not come in slices; use more GPUs, or leave --rank-invariant out"));
   }
   if (device.kind() == DeviceKind::kCpu && options.synthetic.shape.empty()) return {};
-  DSV4_RETURN_IF_ERROR(CheckHost(plan, device.kind()));
   const ModelFacts& facts = source.facts();
   const int64_t page_bytes = plan.ranks * MakeKvLayout(facts.kv).page_bytes;
-  if (Fits(plan, page_bytes)) return {};
-  return CheckPlan(plan, page_bytes, Remedy(options, device, places, facts.num_layers, page_bytes));
+  if (!Fits(plan, page_bytes))
+    return CheckPlan(plan, page_bytes, Remedy(options, device, places, facts.num_layers, page_bytes));
+  DSV4_RETURN_IF_ERROR(CheckKvRoom(options, facts, plan, device.kind()));
+  return CheckHost(plan, device.kind());
 }
 
 }  // namespace

@@ -138,6 +138,9 @@ class Usage(CliTestCase):
         self.fails(1, ["cuda:0,1", "--expert-compute"],
                    "bench", "--synthetic", "nano", "--device", "cuda:0,1", "--expert-compute", "auto")
         self.fails(2, ["--gpu-memory", "'much'"], "generate", "-p", "x", "--gpu-memory", "much")
+        for bytes in (2**63 - 1, 2**50 + 1, "1025TiB"):
+            self.fails(2, ["--kv-room", f"'{bytes}'", "up to 1024TiB"], "generate", "-p", "x", "--kv-room", bytes)
+        self.ok("generate", "-p", "x", "-n", "1", "--kv-room", "1024TiB")
         self.fails(2, ["--routing", "--synthetic"], "bench", "--routing", "zipf")
 
     def test_a_synthetic_checkpoint_is_written_inspected_and_never_overwritten(self):

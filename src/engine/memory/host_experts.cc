@@ -46,6 +46,11 @@ int64_t HostLacks(const MemoryPlan& p, DeviceKind device) {
   return p.host_expert_bytes - (room - room / 8);
 }
 
+// Of all ranks that share the device.
+int64_t RoomBeside(const EngineOptions& options, const ModelFacts& facts, const MemoryPlan& p) {
+  return p.ranks * KvRoom(options, facts, p.available_bytes / p.ranks);
+}
+
 }  // namespace
 
 int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t available_bytes) {
@@ -65,7 +70,7 @@ Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Dev
   const bool limited = slots < facts.num_experts;
   if (on_host && options.offload.gpu_memory == 0 && !limited) return {};  // all of its memory is the host's
   const int64_t page = plan->ranks * MakeKvLayout(facts.kv).page_bytes;
-  const int64_t room = std::max(page, plan->ranks * KvRoom(options, facts, plan->available_bytes / plan->ranks));
+  const int64_t room = RoomBeside(options, facts, *plan);
   if (Fits(*plan, options.offload.kv_room > 0 ? room : page) && !limited) return {};
   // Ranks that share a GPU move their slices of an expert all at once.
   const int64_t shares = on_host ? 1 : plan->ranks;
@@ -81,6 +86,16 @@ Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Dev
     *plan = PlanMemory(options, source, device, places);
   }
   return {};
+}
+
+Status CheckKvRoom(const EngineOptions& options, const ModelFacts& facts, const MemoryPlan& p, DeviceKind device) {
+  if (options.offload.kv_room == 0 || (device == DeviceKind::kCpu && options.offload.gpu_memory == 0)) return {};
+  const int64_t room = RoomBeside(options, facts, p), needed = NeededBytes(p, 0);
+  if (Fits(p, room)) return {};
+  return ResourceExhausted(StrCat("no ", room, " bytes for KV on ", p.device,
+                                  ", which --kv-room asks for, or --kv-budget of ", "serve: ", p.available_bytes,
+                                  " are free, and what cannot leave for the host's memory takes ", needed, "; ask for ",
+                                  (p.available_bytes - needed) / p.ranks, " at most"));
 }
 
 Status CheckHost(const MemoryPlan& p, DeviceKind device) {

@@ -26,6 +26,9 @@ int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t av
 Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Device& device, const RankPlaces& places,
                     MemoryPlan* plan);
 
+// kResourceExhausted: offload.kv_room was named, and is not free on the device beside what cannot leave it.
+Status CheckKvRoom(const EngineOptions& options, const ModelFacts& facts, const MemoryPlan& plan, DeviceKind device);
+
 // kResourceExhausted: the host has no room for the experts that are to lie there, with the numbers.
 Status CheckHost(const MemoryPlan& plan, DeviceKind device);
 

@@ -79,9 +79,10 @@ Status CheckDrafts(const DraftOptions& o) {
 Status CheckOffload(const EngineOptions& engine) {
   const OffloadOptions& o = engine.offload;
   const bool on_cpu = NamesCpu(engine.device), limited = o.gpu_memory > 0 || o.expert_slots > 0;
-  if (o.gpu_memory < 0 || o.kv_room < 0 || o.host_memory < 0) {
+  for (const int64_t bytes : {o.gpu_memory, o.host_memory, o.kv_room}) {
+    if (bytes >= 0 && bytes <= kMostMemory) continue;
     return InvalidArgument(StrCat("GPU memory ", o.gpu_memory, ", host memory ", o.host_memory, " and room for KV ",
-                                  o.kv_room, " are bytes, or 0"));
+                                  o.kv_room, " are bytes up to ", kMostMemory, ", or 0"));
   }
   if (o.expert_slots < 0) return InvalidArgument(StrCat("expert slots ", o.expert_slots, ": 1 at least, or 0 for all"));
   if (limited && on_cpu && engine.synthetic.shape.empty()) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@
 namespace dsv4::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kNanoLayers = 3, kNanoExperts = 16, kNanoChosen = 3;
@@ -143,6 +145,33 @@ TEST(HostExperts, RoomForKvIsKept) {
   const MemoryPlan more = PlanFor(options);
   EXPECT_GT(more.host_expert_bytes, usual.host_expert_bytes);
   EXPECT_GE(more.available_bytes - NeededBytes(more, 0), 8 << 20);
+}
+
+// Not by all experts on the host, and less room than was asked for.
+TEST(HostExperts, RoomThatCannotBeGivenIsRefusedWithWhatCan) {
+  for (const char* device : {"cpu", "cpu*2"}) {
+    EngineOptions options = SkewableNano();
+    options.device = device;
+    options.offload.gpu_memory = LimitFor(options, 0.5);
+    options.offload.kv_room = kMostMemory;
+    const Status status = Engine::Load(options).status();
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("--kv-room"), HasSubstr("--kv-budget")));
+    const std::string ask = "ask for ", message = status.message();
+    ASSERT_NE(message.find(ask), std::string::npos) << message;
+    options.offload.kv_room = std::stoll(message.substr(message.find(ask) + ask.size()));
+    EXPECT_EQ(SumOf(PlanFor(options).experts_on_host), kNanoLayers * kNanoExperts) << device;
+    EXPECT_NE(LoadOrFail(options), nullptr) << device;
+    options.offload.kv_room += 1 << 20;
+    EXPECT_EQ(Engine::Load(options).status().code(), StatusCode::kResourceExhausted) << device;
+  }
+  EngineOptions options = SkewableNano();
+  for (int64_t OffloadOptions::*bytes :
+       {&OffloadOptions::kv_room, &OffloadOptions::gpu_memory, &OffloadOptions::host_memory}) {
+    EngineOptions most = options;
+    most.offload.*bytes = std::numeric_limits<int64_t>::max();
+    EXPECT_EQ(Engine::Load(most).status().code(), StatusCode::kInvalidArgument);
+  }
 }
 
 TEST(HostExperts, WhatFitsNowhereIsRefusedWithTheNumbers) {
