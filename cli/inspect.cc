@@ -1,4 +1,5 @@
 // dsv4 inspect: what a checkpoint holds and what running it takes.
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -60,7 +61,8 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
                {"disk_bytes_per_token", p.disk_bytes_per_token}};
   j["cards"] = Json::array();
   for (const CardPlan& c : d.cards) {
-    j["cards"].push_back({{"gigabytes", c.gigabytes},
+    j["cards"].push_back({{"name", c.name},
+                          {"gigabytes", c.gigabytes},
                           {"count", c.count},
                           {"fits", c.fits},
                           {"resident", c.resident},
@@ -111,16 +113,23 @@ std::string Summary(const ModelDescription& d, const std::string& model_dir) {
   return out;
 }
 
-// A row for each size, a column for each number of GPUs.
+// A row for each size and number of GPUs.
 std::string Cards(const ModelDescription& d) {
   std::vector<std::vector<std::string>> rows = {
       {"memory of a GPU", "GPUs", "experts resident", "in host memory", "tok/s, extrapolated"}};
+  const int64_t here = d.plan.host_available_bytes;
+  bool marked = false;
   for (const CardPlan& c : d.cards) {
-    rows.push_back({FormatCount(c.gigabytes) + " GB", FormatCount(c.count),
+    const bool beyond = here > 0 && c.host_bytes > here;
+    marked = marked || beyond;
+    rows.push_back({FormatCount(c.gigabytes) + " GB (" + c.name + ")", FormatCount(c.count),
                     c.fits ? FormatFixed(100 * c.resident, 1) + " %" : "the rest does not fit",
-                    c.fits ? FormatBytes(c.host_bytes) : "-", c.fits ? FormatFixed(c.tokens_per_s, 0) : "-"});
+                    c.fits ? FormatBytes(c.host_bytes) + (beyond ? " *" : "") : "-",
+                    c.fits ? FormatFixed(c.tokens_per_s, 0) : "-"});
   }
-  return "\nother GPUs (docs/offload.md)\n" + Table(rows, {false, true, true, true, true});
+  return "\nother GPUs (docs/offload.md)\n" + Table(rows, {false, true, true, true, true}) +
+         "  the host must have that memory, else the rate is the disk's" +
+         (marked ? "; *: more than " + FormatBytes(here) + ", which this one has" : "") + "\n";
 }
 
 // What --rank-invariant does, and what it takes.
@@ -135,8 +144,44 @@ std::string Slices(const MemoryPlan& p) {
                {false, false});
 }
 
-std::string Plan(const ModelDescription& d) {
+int64_t Sum(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+// Memory that is free, or what an option makes of it.
+std::string FreeOrLimit(const char* flag, int64_t limit, int64_t available, const std::string& free) {
+  return limit > 0 && limit == available ? std::string("what ") + flag + " allows" : free;
+}
+
+// What stays outside the memory of a GPU, or on a CPU outside memory.
+std::string Elsewhere(const MemoryPlan& p, const OffloadOptions& offload) {
+  std::string out;
+  std::vector<std::vector<std::string>> rows;
+  if (p.host_embedding_bytes > 0) rows.push_back({"embedding table", FormatBytes(p.host_embedding_bytes)});
+  if (!p.experts_on_host.empty()) {
+    rows.push_back({"experts, of all " + FormatCount(p.experts), FormatCount(Sum(p.experts_on_host))});
+    rows.push_back({"their bytes", FormatBytes(p.host_expert_bytes)});
+    rows.push_back(
+        {"a token is expected to read, over one link", FormatBytes(static_cast<int64_t>(p.host_bytes_per_token))});
+  }
+  if (!rows.empty()) {
+    rows.push_back(
+        {FreeOrLimit("--host-memory", offload.host_memory, p.host_available_bytes, "host memory that is free"),
+         p.host_available_bytes > 0 ? FormatBytes(p.host_available_bytes) : "unknown"});
+    out += "\nin host memory\n" + Table(rows, {false, true});
+  }
+  if (p.disk_bytes == 0) return out;
+  rows.clear();
+  if (!p.experts_on_disk.empty())
+    rows.push_back({"experts, of all " + FormatCount(p.experts), FormatCount(Sum(p.experts_on_disk))});
+  rows.push_back(
+      {p.experts_on_disk.empty() ? "weights that do not fit memory" : "their bytes", FormatBytes(p.disk_bytes)});
+  rows.push_back({"a token is expected to read", FormatBytes(static_cast<int64_t>(p.disk_bytes_per_token))});
+  return out + "\nread from the disk whenever tokens choose it\n" + Table(rows, {false, true});
+}
+
+std::string Plan(const ModelDescription& d, const OffloadOptions& offload) {
   const MemoryPlan& p = d.plan;
+  const bool on_gpu = p.host_staging_bytes > 0;
+  const bool weights_give_way = p.disk_bytes > 0 && p.experts_on_disk.empty();
   const auto kv_per_1k = static_cast<int64_t>(p.kv_bytes_per_1k_tokens);
   std::string out;
   const std::string n = FormatCount(p.ranks * p.devices);
@@ -150,30 +195,22 @@ std::string Plan(const ModelDescription& d) {
   }
   if (p.slices > 0) out += Slices(p);
   out += "\nmemory\n" +
-         Table({{p.host_staging_bytes > 0 ? "weights, packed for the GPU" : "weights, mapped from the files",
-                 FormatBytes(p.weight_bytes)},
-                {"small vectors as f32", FormatBytes(p.widened_bytes)},
-                {"activations of a prefill chunk", FormatBytes(p.activation_bytes)},
-                {"scratch of ops, at the longest context", FormatBytes(p.scratch_bytes)},
-                {"exchange between ranks", FormatBytes(p.exchange_bytes)},
-                {"while loading, before activations", FormatBytes(p.loading_bytes)},
-                {"KV per sequence, fixed", FormatBytes(p.kv_fixed_bytes)},
-                {"KV per 1,000 tokens", FormatBytes(kv_per_1k)},
-                {p.host_staging_bytes > 0 ? "free on " + p.device : "free on this machine",
-                 p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
-                {"longest context that fits", FormatCount(p.max_context_that_fits) + " tokens"}},
-               {false, true});
-  if (p.host_embedding_bytes > 0) {
-    int64_t on_host = 0;
-    for (const int64_t count : p.experts_on_host) on_host += count;
-    out += "\nin host memory\n" + Table({{"embedding table", FormatBytes(p.host_embedding_bytes)},
-                                         {"experts, of all " + FormatCount(p.experts), FormatCount(on_host)},
-                                         {"their bytes", FormatBytes(p.host_expert_bytes)},
-                                         {"a token is expected to read, over one link",
-                                          FormatBytes(static_cast<int64_t>(p.host_bytes_per_token))},
-                                         {"host memory that is free", FormatBytes(p.host_available_bytes)}},
-                                        {false, true});
-  }
+         Table(
+             {{on_gpu ? "weights, packed for the GPU" : "weights, mapped from the files", FormatBytes(p.weight_bytes)},
+              {"small vectors as f32", FormatBytes(p.widened_bytes)},
+              {"activations of a prefill chunk", FormatBytes(p.activation_bytes)},
+              {"scratch of ops, at the longest context", FormatBytes(p.scratch_bytes)},
+              {"exchange between ranks", FormatBytes(p.exchange_bytes)},
+              {"while loading, before activations", FormatBytes(p.loading_bytes)},
+              {"KV per sequence, fixed", FormatBytes(p.kv_fixed_bytes)},
+              {"KV per 1,000 tokens", FormatBytes(kv_per_1k)},
+              {on_gpu ? FreeOrLimit("--gpu-memory", offload.gpu_memory, p.available_bytes, "free on " + p.device)
+                      : FreeOrLimit("--host-memory", offload.host_memory, p.available_bytes, "free on this machine"),
+               p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
+              {"longest context that fits",
+               weights_give_way ? "weights make room for it" : FormatCount(p.max_context_that_fits) + " tokens"}},
+             {false, true});
+  out += Elsewhere(p, offload);
   out += Cards(d) + "\nops\n";
   std::vector<std::vector<std::string>> rows = {{"op", "runs", "of"}};
   for (const OpChoice& op : d.ops) {
@@ -197,7 +234,7 @@ int RunInspect(const InspectOptions& options) {
   if (options.json) {
     Print(ToJson(description, name).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } else {
-    Print(Summary(description, name) + (options.plan ? Plan(description) : ""));
+    Print(Summary(description, name) + (options.plan ? Plan(description, model.offload) : ""));
   }
   return kExitDone;
 }

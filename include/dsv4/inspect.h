@@ -69,6 +69,7 @@ struct PlannedOp {
 
 // What GPUs with so much memory would hold, with no other program on them: computed from sizes, nothing is measured.
 struct CardPlan {
+  std::string name;        // whose rates are assumed: "H100"
   int64_t gigabytes = 0;   // of each, as it is sold
   int count = 1;           // a rank each
   bool fits = false;       // all but the routed experts does

@@ -4,6 +4,7 @@
 import ctypes
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -236,6 +237,25 @@ class Engine(CliTestCase):
         text = self.ok("inspect", "--synthetic", "flash", "--plan").decode()
         self.assertIn("other GPUs", text)
         self.assertIn("extrapolated", text)
+        self.assertRegex(text, r"80 GB \(H100\)")
+        self.assertIn("the host must have that memory", text)
+        short = self.ok("inspect", "--synthetic", "flash", "--plan", "--host-memory", "1G").decode()
+        marks = {c for c in cards if re.search(rf"^ *{c[0]} GB \([^)]*\) +{c[1]} .* \* ", short, re.M)}
+        self.assertEqual(marks, {c for c in cards if cards[c]["host_bytes"] > 1 << 30})
+        self.assertTrue(marks)
+        self.assertIn("*: more than 1.00 GiB", short)
+
+    def test_inspect_tells_of_the_disk_and_of_limits(self):
+        plain = self.ok("inspect", *self.model, "--plan").decode()
+        self.assertIn("free on this machine", plain)
+        self.assertNotIn("disk whenever", plain)
+        short = self.ok("inspect", *self.model, "--plan", "--host-memory", "1KiB").decode()
+        self.assertRegex(short, r"what --host-memory allows +1\.00 KiB")
+        self.assertNotIn("free on this machine", short)
+        self.assertRegex(short, r"longest context that fits +weights make room for it")
+        plan = json.loads(self.ok("inspect", *self.model, "--json", "--host-memory", "1KiB"))["plan"]
+        self.assertGreater(plan["disk_bytes"], 0)
+        self.assertRegex(short, r"read from the disk whenever tokens choose it\n +weights that do not fit memory +\d")
 
     def test_inspect(self):
         out = self.ok("inspect", *self.model, "--plan").decode()

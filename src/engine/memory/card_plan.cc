@@ -14,17 +14,15 @@ namespace {
 // A card that is sold with so many gigabytes: its memory as drivers report it, and nominal rates, in bytes a second: of
 // that memory, and of kernels that read host memory (measured on one H200 behind PCIe 5; half behind PCIe 4).
 struct Card {
+  const char* name;
   int64_t gigabytes, mebibytes;
   double memory_rate, link_rate;
 };
 constexpr Card kCards[] = {
-    {24, 24564, 1.01e12, kHostLinkRate / 2},  // RTX 4090
-    {32, 32607, 1.79e12, kHostLinkRate},      // RTX 5090
-    {48, 46068, 0.86e12, kHostLinkRate / 2},  // L40S
-    {80, 81559, 3.35e12, kHostLinkRate},      // H100
-    {96, 97887, 1.79e12, kHostLinkRate},      // RTX PRO 6000
-    {141, 143771, 4.8e12, kHostLinkRate},     // H200
-    {192, 183359, 8.0e12, kHostLinkRate},     // B200
+    {"RTX 4090", 24, 24564, 1.01e12, kHostLinkRate / 2}, {"RTX 5090", 32, 32607, 1.79e12, kHostLinkRate},
+    {"L40S", 48, 46068, 0.86e12, kHostLinkRate / 2},     {"H100", 80, 81559, 3.35e12, kHostLinkRate},
+    {"RTX PRO 6000", 96, 97887, 1.79e12, kHostLinkRate}, {"H200", 141, 143771, 4.8e12, kHostLinkRate},
+    {"B200", 192, 183359, 8.0e12, kHostLinkRate},
 };
 constexpr int64_t kDriverBytes = 700'000'000;  // that a GPU's driver and a program's kernels keep
 constexpr double kRanksLayer = 0.034e-3;       // seconds that a layer takes longer among ranks: two H200
@@ -42,7 +40,7 @@ CardPlan PlanCard(const EngineOptions& options, const ModelSource& source, const
                           std::accumulate(sizes.expert_bytes.begin(), sizes.expert_bytes.end(), int64_t{0});
   int64_t left = memory - (NeededBytes(plan, KvRoom(options, source.facts(), memory)) - experts);
   if (left < experts) left += sizes.embedding;
-  CardPlan out{.gigabytes = card.gigabytes, .count = count, .fits = left >= 0};
+  CardPlan out{.name = card.name, .gigabytes = card.gigabytes, .count = count, .fits = left >= 0};
   if (!out.fits || experts == 0) return out;
   out.resident = std::min(1.0, static_cast<double>(left) / static_cast<double>(experts));
   out.host_bytes = count * std::max<int64_t>(experts - left, 0);
