@@ -114,8 +114,9 @@ class CudaCopyQueue : public CopyQueue {
     if (error != cudaSuccess) NoteCudaError(ctx_, error, "copy beside work");
   }
 
-  static constexpr int64_t kMarks = 8;        // that are kept
-  static constexpr size_t kMostWaits = 1024;  // that have not been looked at
+  static constexpr int64_t kMarks = 8;  // that are kept
+  // that have not been looked at: a pass has one for each part that is fetched
+  static constexpr size_t kMostWaits = 8192;
 
   const int index_;
   const ExecContext ctx_;
