@@ -145,10 +145,10 @@ void AddDevice(CLI::App* app, ModelOptions* o) {
 void AddMemoryFlags(CLI::App* app, ModelOptions* o) {
   const FlagGroup group(app, "Models larger than the memory");
   AddBytes(app, "--gpu-memory", &o->offload.gpu_memory,
-           "of each GPU, as if it had no more: experts beyond it stay in host memory (default: all)");
+           "of each GPU, as if it had no more: experts beyond it stay in host memory (default 0: all)");
   AddBytes(app, "--host-memory", &o->offload.host_memory,
            "of the host, for experts that leave GPUs, on a CPU for the weights; the rest is read from the disk "
-           "whenever it is needed (default: what is free)");
+           "whenever it is needed (default 0: what is free)");
   AddInteger(app, "--expert-slots", &o->offload.expert_slots, 1, kMaxInt64,
              "experts of each layer that a GPU holds at most: busy ones take turns in them (default: as many as fit)");
   AddChoice<ExpertCompute>(app, "--expert-compute", &o->offload.expert_compute,
@@ -157,7 +157,8 @@ void AddMemoryFlags(CLI::App* app, ModelOptions* o) {
                            "the link; the CPU; or both, by measured rates; the CPU rounds otherwise, so that results "
                            "depend on where experts lie (default gpu)");
   AddBytes(app, "--kv-room", &o->offload.kv_room,
-           "what experts leave free for KV where not all fit a GPU (default 2GiB, or one sequence of --ctx)");
+           "what experts leave free for KV on each GPU where not all fit (default 0: 2GiB, or a sixteenth of the GPU "
+           "where that is less, and one sequence of --ctx at least)");
   AddPath(app, "--expert-counts", &o->offload.expert_counts,
           "a file of --count-experts: experts that it seldom counts leave the GPU first");
 }

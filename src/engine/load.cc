@@ -37,15 +37,18 @@ ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int coun
 // What to do where the model does not fit: of a synthetic one, take as many layers as do.
 std::string Remedy(EngineOptions options, const Device& device, const RankPlaces& places, int64_t num_layers,
                    int64_t page_bytes) {
+  const std::string limit = options.offload.gpu_memory > 0
+                                ? "raise --gpu-memory, a number of bytes (80G for 80 GiB), or "
+                                : "";
   if (options.synthetic.shape.empty())
-    return "use a smaller --prefill-chunk, close other programs, or use --device cpu";
+    return limit + "use a smaller --prefill-chunk, close other programs, or use --device cpu";
   int64_t& layers = options.synthetic.num_layers;
   for (layers = num_layers - 1; layers > 0; --layers) {
     const auto source = OpenModelOf(options, device);
     if (source.ok() && Fits(PlanMemory(options, **source, device, places), page_bytes))
-      return StrCat("use --layers ", layers);
+      return StrCat(limit, "use --layers ", layers);
   }
-  return "use a smaller --prefill-chunk or close other programs";
+  return limit + "use a smaller --prefill-chunk or close other programs";
 }
 
 // On a CPU files that do not fit are read as their pages are needed; memory of a GPU, or for made weights, must be
@@ -63,7 +66,7 @@ Status CheckFits(const EngineOptions& options, const ModelSource& source, const 
   if (!Fits(plan, page_bytes))
     return CheckPlan(plan, page_bytes, Remedy(options, device, places, facts.num_layers, page_bytes));
   DSV4_RETURN_IF_ERROR(CheckKvRoom(options, facts, plan, device.kind()));
-  return CheckHost(plan, device.kind());
+  return CheckHost(plan, device.kind(), /*from_files=*/options.synthetic.shape.empty());
 }
 
 }  // namespace

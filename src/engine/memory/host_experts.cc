@@ -21,9 +21,9 @@ Result<std::vector<uint64_t>> CountsFor(const std::string& path, const ModelFact
   if (path.empty()) return std::vector<uint64_t>();
   DSV4_ASSIGN_OR_RETURN(ExpertCounts counts, ReadExpertCounts(path));
   if (counts.num_layers != facts.num_layers || counts.num_experts != facts.num_experts) {
-    return InvalidArgument(StrCat(path, " counts ", counts.num_experts, " experts in ", counts.num_layers,
-                                  " layers; the model has ", facts.num_experts, " in ", facts.num_layers,
-                                  "; count this model's with --count-experts"));
+    return InvalidArgument(StrCat("--expert-counts: ", path, " counts ", counts.num_experts, " experts in ",
+                                  counts.num_layers, " layers; the model has ", facts.num_experts, " in ",
+                                  facts.num_layers, "; count this model's with --count-experts"));
   }
   return std::move(counts.chosen);
 }
@@ -98,10 +98,11 @@ Status CheckKvRoom(const EngineOptions& options, const ModelFacts& facts, const 
                                   (p.available_bytes - needed) / p.ranks, " at most"));
 }
 
-Status CheckHost(const MemoryPlan& p, DeviceKind device) {
+Status CheckHost(const MemoryPlan& p, DeviceKind device, bool from_files) {
   const int64_t needed = HostNeeded(p, device);
   if (p.host_available_bytes == 0 || needed <= p.host_available_bytes) return {};
-  const char* or_else = device == DeviceKind::kCpu ? "" : ", or load a checkpoint: its experts may stay on the disk";
+  const bool could_be_on_disk = device != DeviceKind::kCpu && !from_files;
+  const char* or_else = could_be_on_disk ? ", or load a checkpoint: its experts may stay on the disk" : "";
   return ResourceExhausted(
       StrCat("weights that do not fit ", p.device, " take ", p.host_expert_bytes + p.host_embedding_bytes,
              " bytes of the host's memory, with buffers and the program ", needed, "; ", p.host_available_bytes,

@@ -30,6 +30,6 @@ Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Dev
 Status CheckKvRoom(const EngineOptions& options, const ModelFacts& facts, const MemoryPlan& plan, DeviceKind device);
 
 // kResourceExhausted: the host has no room for the experts that are to lie there, with the numbers.
-Status CheckHost(const MemoryPlan& plan, DeviceKind device);
+Status CheckHost(const MemoryPlan& plan, DeviceKind device, bool from_files);
 
 }  // namespace dsv4

@@ -12,7 +12,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/file.h"
 #include "dsv4/experts.h"
 #include "dsv4/inspect.h"
 #include "engine/drafts/drafts_fixture.h"
@@ -28,6 +27,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kNanoLayers = 3, kNanoExperts = 16, kNanoChosen = 3;
 
@@ -181,6 +181,7 @@ TEST(HostExperts, WhatFitsNowhereIsRefusedWithTheNumbers) {
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(engine.status().message(), HasSubstr(std::to_string(3 << 20)));
+  EXPECT_THAT(engine.status().message(), HasSubstr("raise --gpu-memory, a number of bytes (80G for 80 GiB)"));
 
   MemoryPlan plan{};
   plan.device = "a GPU";
@@ -189,12 +190,14 @@ TEST(HostExperts, WhatFitsNowhereIsRefusedWithTheNumbers) {
   plan.host_embedding_bytes = 100;
   plan.host_staging_bytes = 10;
   plan.host_available_bytes = 1020 + (int64_t{1} << 30);
-  EXPECT_TRUE(CheckHost(plan, DeviceKind::kCuda).ok());
+  EXPECT_TRUE(CheckHost(plan, DeviceKind::kCuda, false).ok());
   --plan.host_available_bytes;
-  const Status status = CheckHost(plan, DeviceKind::kCuda);
+  const Status status = CheckHost(plan, DeviceKind::kCuda, /*from_files=*/false);
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("1000"));
   EXPECT_THAT(status.message(), HasSubstr(std::to_string(plan.host_available_bytes)));
+  EXPECT_THAT(status.message(), HasSubstr("load a checkpoint"));
+  EXPECT_THAT(CheckHost(plan, DeviceKind::kCuda, /*from_files=*/true).message(), Not(HasSubstr("load a checkpoint")));
 
   EngineOptions files{.model_dir = "somewhere", .offload = {.gpu_memory = 1}};
   EXPECT_EQ(Engine::Load(files).status().code(), StatusCode::kInvalidArgument);
@@ -453,42 +456,11 @@ TEST(HostExperts, SkewedRoutingIsSkewed) {
   EXPECT_GT(share_of_first(true), 0.5);
 }
 
-class CountsFile : public ::testing::Test {
- protected:
-  Status Read(const std::string& text) {
-    EXPECT_TRUE(WriteFile(temp_ / "counts", text).ok());
-    return ReadExpertCounts(temp_ / "counts").status();
-  }
-  TempDir temp_;
-};
-
-TEST_F(CountsFile, ComesBackAsItWasWritten) {
-  const ExpertCounts counts{.num_layers = 2, .num_experts = 3, .chosen = {1, 0, 18446744073709551615u, 4, 5, 6}};
-  ASSERT_TRUE(WriteExpertCounts(temp_ / "c", counts).ok());
-  const auto read = ReadExpertCounts(temp_ / "c");
-  ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_EQ(read->num_layers, 2);
-  EXPECT_EQ(read->num_experts, 3);
-  EXPECT_EQ(read->chosen, counts.chosen);
-}
-
-TEST_F(CountsFile, WhatIsNotOneIsRefusedByName) {
-  for (const char* text :
-       {"", "[]", "{}", "{\"dsv4_expert_counts\": 2, \"chosen\": [[1]]}", "{\"dsv4_expert_counts\": 1}",
-        "{\"dsv4_expert_counts\": 1, \"chosen\": []}", "{\"dsv4_expert_counts\": 1, \"chosen\": [[]]}",
-        "{\"dsv4_expert_counts\": 1, \"chosen\": [[1], [1, 2]]}", "{\"dsv4_expert_counts\": 1, \"chosen\": [[-1]]}",
-        "{\"dsv4_expert_counts\": 1, \"chosen\": [[1.5]]}", "{\"dsv4_expert_counts\": 1, \"chosen\": [\"x\"]}"}) {
-    const Status status = Read(text);
-    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << text;
-    EXPECT_THAT(status.message(), HasSubstr(temp_ / "counts")) << text;
-  }
-  EXPECT_EQ(ReadExpertCounts(temp_ / "none").status().code(), StatusCode::kNotFound);
-}
-
-TEST_F(CountsFile, OfAnotherModelIsRefusedWithTheNumbers) {
-  ASSERT_TRUE(WriteExpertCounts(temp_ / "c", {.num_layers = 2, .num_experts = 3, .chosen = {1, 2, 3, 4, 5, 6}}).ok());
+TEST(HostExperts, CountsOfAnotherModelAreRefusedWithTheNumbers) {
+  const TempDir temp;
+  ASSERT_TRUE(WriteExpertCounts(temp / "c", {.num_layers = 2, .num_experts = 3, .chosen = {1, 2, 3, 4, 5, 6}}).ok());
   EngineOptions options = SkewableNano();
-  options.offload.expert_counts = temp_ / "c";
+  options.offload.expert_counts = temp / "c";
   const Status status = Engine::Load(options).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("counts 3 experts in 2 layers; the model has 16 in 3"));
