@@ -133,6 +133,7 @@ constexpr FieldSpec kMessagesReply[] = {
     {"top_k", kInteger, "Of the likeliest tokens, so many; 0: all.", 0, kMost},
     {"seed", kInteger, "The same seed gives the same text.", 0, kMost},
     {"stop_sequences", kAny, "Strings where the content ends."},
+    {"speculate", kBool, "false: no drafts; the text is the same."},
     {"stream", kBool, "The reply comes as server-sent events."},
 };
 

@@ -389,6 +389,7 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   ReadCuts(fields, &params.sampling);
   ReadSeed(fields, &params.sampling);
   params.stops = ReadStops(fields, "stop_sequences");
+  params.speculate = fields.Bool("speculate").value_or(true);
   const auto max_tokens = fields.Integer("max_tokens");
   if (!max_tokens) Refuse("max_tokens", "max_tokens is missing");
 

@@ -73,6 +73,21 @@ class Drafts(ServerTestCase):
                 replies.append(message)
             self.assertEqual(*replies)
 
+    def test_messages_do_without_them_too(self):
+        body = {"messages": SUM, "max_tokens": 60, "temperature": 0}
+
+        def drafted(**more):
+            before = self.server.metric("vllm:spec_decode_num_draft_tokens_total")
+            content = self.server.post("/v1/messages", {**body, **more}).json["content"]
+            return content, self.server.metric("vllm:spec_decode_num_draft_tokens_total") - before
+
+        without, drafts = drafted(speculate=False)
+        self.assertEqual(drafts, 0)
+        self.assertEqual(drafted()[0], without)
+        refused = self.server.post("/v1/messages", {**body, "speculate": "no"})
+        self.assertEqual(refused.status, 400)
+        self.assertIn("speculate", refused.json["error"]["message"])
+
 
 class DsparkDrafts(Drafts):
     """With the bundled model's own module, which is right sometimes."""
