@@ -64,8 +64,8 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
     DraftedLoop ahead(*drafted_steps_, info_, items, taken, live);
     rounds.UseAhead(&ahead);
     std::vector<WrittenRows> written;
-    for (const DecodeItem& item : items) {
-      auto* session = static_cast<SessionImpl*>(item.session);
+    for (size_t i = 0; options_.ranks.check && i < items.size(); ++i) {
+      auto* session = static_cast<SessionImpl*>(items[i].session);
       written.push_back({&session->caches(), static_cast<int64_t>(session->tokens().size())});
     }
     DSV4_RETURN_IF_ERROR(drafting_.drafter == nullptr ? loop.Run() : rounds.Run());

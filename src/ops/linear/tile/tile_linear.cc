@@ -39,6 +39,11 @@ size_t SharedBytes(const BlockShape& b, int64_t num_tokens, int numbers, int slo
   return static_cast<size_t>(bytes);
 }
 
+bool OneTokenFits(const BlockShape& b, int64_t num_tokens, int slots) {
+  return b.log_slices == 0 && SharedBytes(b, num_tokens, kPair, slots) <= kMostShared &&
+         (b.log_segments == 0 || 16 * b.max_items <= kThreads);
+}
+
 bool OneTokenTakes(const ExecContext& ctx, int64_t num_tokens, std::span<const QuantTensor> matrices, int64_t groups) {
   const QuantTensor& w = matrices.front();
   if (num_tokens > kFewTokens || w.cols % 8 != 0 || (groups > 1 && w.rows / groups % 16 != 0)) return false;
@@ -47,16 +52,16 @@ bool OneTokenTakes(const ExecContext& ctx, int64_t num_tokens, std::span<const Q
   for (const QuantTensor& m : matrices) items += ItemsOf(m, groups), mixed = mixed || m.format != w.format;
   const int64_t tile_cols = CeilDiv(w.cols, kTileCols64);
   const int64_t blocks = std::min<int64_t>({ctx.gpu.multiprocessors, items, kMaxClusters});
-  BlockShape block = {.tile_cols = tile_cols, .log_segments = LogSegments(ctx, tile_cols, items)};
-  if (groups > blocks || (mixed && block.log_segments == 0) ||
-      LogSlices(ctx, tile_cols, items, num_tokens, /*few=*/!mixed) > 0)
-    return false;
+  const int log_segments = LogSegments(ctx, tile_cols, items);
+  if (groups > blocks || (mixed && log_segments == 0)) return false;
   // Blocks of several formats have one each, and of the smallest more than their share: so many at most.
-  block.max_items = CeilDiv(items / groups, blocks / groups) * (mixed ? 4 : 1);
-  if (block.log_segments > 0 && 16 * block.max_items > kThreads) return false;
+  const BlockShape block = {.tile_cols = tile_cols,
+                            .max_items = CeilDiv(items / groups, blocks / groups) * (mixed ? 4 : 1),
+                            .log_segments = log_segments,
+                            .log_slices = LogSlices(ctx, tile_cols, items, num_tokens, /*few=*/!mixed)};
   const int64_t room = RoomOf(num_tokens);
-  const bool small_ring = room == kFewTokens && block.log_segments > 0 && !mixed;
-  return SharedBytes(block, room, kPair, small_ring ? kSlots - 1 : kSlots) <= kMostShared;
+  const bool small_ring = room == kFewTokens && log_segments > 0 && !mixed;
+  return OneTokenFits(block, room, small_ring ? kSlots - 1 : kSlots);
 }
 
 bool Pushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w) {

@@ -422,9 +422,11 @@ struct Exchange {
   }
 };
 
+inline BlockShape BlockShapeOf(const Params& p) { return {p.tile_cols, p.max_items, p.log_segments, p.log_slices}; }
+
 // Bytes of shared memory of a launch whose warps have rings of so many slots.
 inline size_t SharedBytes(const Params& p, int num_tokens, int nx, int slots) {
-  return SharedBytes(BlockShape{p.tile_cols, p.max_items, p.log_segments, p.log_slices}, num_tokens, nx, slots);
+  return SharedBytes(BlockShapeOf(p), num_tokens, nx, slots);
 }
 
 // Shared memory of which a multiprocessor has room for one block only. Two blocks of a grid that has one for every

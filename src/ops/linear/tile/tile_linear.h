@@ -65,6 +65,10 @@ struct BlockShape {
 constexpr int StrideOfSums(int items) { return 16 * items + 4; }
 size_t SharedBytes(const BlockShape& block, int64_t num_tokens, int numbers, int slots);
 
+// Whether a block of OneTokenKernel that has rings of so many slots has room for so many tokens, and no more rows than
+// threads where K is cut.
+bool OneTokenFits(const BlockShape& block, int64_t num_tokens, int slots);
+
 // Whether OneTokenKernel, and not TileLinearKernel, takes so many tokens' product of these matrices, whose x begins
 // 16-byte aligned.
 bool OneTokenTakes(const ExecContext& ctx, int64_t num_tokens, std::span<const QuantTensor> matrices, int64_t groups);

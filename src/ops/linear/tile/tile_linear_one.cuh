@@ -11,10 +11,9 @@
 namespace dsv4::tile_linear {
 
 // Whether a launch is one that OneTokenKernel takes with room for so many tokens and rings of so many slots: blocks
-// have a range each, of whole row tiles and no more rows than threads where K is cut.
+// have a range each, of whole row tiles.
 inline bool OneTokenTakes(const Params& p, int tokens, int slots = kSlots) {
-  return OneTokenLoads(p) && p.log_slices == 0 && SharedBytes(p, tokens, kPair, slots) <= kMostShared &&
-         (p.log_segments == 0 || 16 * p.max_items <= kThreads) &&
+  return OneTokenLoads(p) && OneTokenFits(BlockShapeOf(p), tokens, slots) &&
          (p.groups == 1 || (p.rows_per_group % 16 == 0 && p.groups <= p.num_clusters));
 }
 
