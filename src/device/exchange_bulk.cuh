@@ -159,9 +159,10 @@ __device__ __forceinline__ void PlaceChunk(const BulkArray& a, int r, const floa
   }
 }
 
-// Waits until `sender` has raised the flag to `value`; by one thread.
+// Waits until `sender` has raised the flag to `value`; by one thread. `tag` is the exchange's, for who reads of a late
+// rank.
 __device__ __forceinline__ void AwaitFlag(const ExchangeMemory& m, int rank, int sender, const uint64_t* flag,
-                                          uint64_t value, int64_t site) {
+                                          uint64_t value, uint32_t tag, int64_t site) {
   PollLimit limit;
   for (;;) {
     uint64_t got;
@@ -169,7 +170,7 @@ __device__ __forceinline__ void AwaitFlag(const ExchangeMemory& m, int rank, int
     if (got == value) return;
     bool expired = false;
     const bool reached = limit.Reached(m, expired);
-    if (expired) ReportLate(m, rank, sender, site, static_cast<uint32_t>(value));
+    if (expired) ReportLate(m, rank, sender, site, tag);
     if (reached) return;
   }
 }
@@ -177,7 +178,7 @@ __device__ __forceinline__ void AwaitFlag(const ExchangeMemory& m, int rank, int
 // Until `sender`'s chunk is there.
 __device__ __forceinline__ void AwaitChunk(const ExchangeMemory& m, int rank, int sender, int count, uint32_t tag,
                                            int64_t site, int64_t chunk) {
-  AwaitFlag(m, rank, sender, BulkFlag(m, BulkRow(m, rank, tag, count, sender), chunk), tag, site);
+  AwaitFlag(m, rank, sender, BulkFlag(m, BulkRow(m, rank, tag, count, sender), chunk), tag, tag, site);
 }
 
 // The block sends its share of what goes to the others: `of_peer` says whose elements a peer gets, that rank's or one's
@@ -289,7 +290,7 @@ __global__ void __launch_bounds__(kBulkThreads)
   PlaceOwnChunks(a, rank, 0, a.chunks(rank));
   for (int k = 1; k < Count; ++k) {
     const int p = (rank + k) % Count;
-    if (threadIdx.x == 0) AwaitFlag(m, rank, p, EarlyCount(m, rank, sent, Count, p), sent, site);
+    if (threadIdx.x == 0) AwaitFlag(m, rank, p, EarlyCount(m, rank, sent, Count, p), sent, ExchangeTag(m, site), site);
     __syncthreads();
     for (int64_t chunk = blockIdx.x; chunk < a.chunks(p); chunk += gridDim.x) {
       const BulkSpan span = SpanOf(a, p, chunk);
