@@ -24,12 +24,12 @@ MemoryPlan PlanOfFiles(const EngineOptions& options) {
 
 // So much room for KV that `bytes` of experts leave the GPU, and room on the host for a part of them.
 EngineOptions WithRoomFor(EngineOptions options, int64_t bytes, double host) {
-  const MemoryPlan plan = PlanOfFiles(options);
-  options.offload.kv_room = plan.available_bytes / plan.ranks;
-  const MemoryPlan all = PlanOfFiles(options);  // everything that can leave has left
-  options.offload.kv_room = (plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.exchange_bytes -
-                             plan.activation_bytes - plan.kv_fixed_bytes + all.host_embedding_bytes + bytes) /
-                            plan.ranks;
+  MemoryPlan all = PlanOfFiles(options);
+  options.offload.kv_room = all.available_bytes / all.ranks;
+  all = PlanOfFiles(options);  // everything that can leave has left; what copies experts is there
+  options.offload.kv_room = (all.available_bytes - all.weight_bytes - all.scratch_bytes - all.exchange_bytes -
+                             all.activation_bytes - all.kv_fixed_bytes - (all.host_expert_bytes - bytes)) /
+                            all.ranks;
   const MemoryPlan away = PlanOfFiles(options);
   EXPECT_GT(away.host_expert_bytes, 0);
   EXPECT_TRUE(away.experts_on_disk.empty());

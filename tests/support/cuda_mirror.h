@@ -40,7 +40,8 @@ inline bool HasGpus(int count) { return Device::Open("cuda:" + std::to_string(co
 
 class Mirror {
  public:
-  Mirror() : device_(*Gpu()), ctx_(device_.Context(nullptr, false)) {}
+  // The device is bound: engines of several GPUs leave the last one so.
+  Mirror() : device_(*Gpu()), ctx_(device_.Context(nullptr, false)) { device_.Bind(); }
   // With what a context says of any GPU's kernels: the regime, the type of inputs.
   explicit Mirror(const ExecContext& like) : Mirror() {
     ctx_.regime = like.regime;

@@ -31,12 +31,15 @@ void QueueDraftPlaces(Runner& runner, const StepView& view, SampleRow* rows, con
 DraftChain::~DraftChain() { (void)device().Synchronize(); }
 
 Status DraftChain::Allocate() {
+  const bool first = device_confidence_.data() == nullptr;
   const bool ok = device_rows_.AllocateOnce(device(), kMaxSequences * kSampleRowBytes) &&
                   device_tokens_.AllocateOnce(device(), kOutBytes) &&
                   device_confidence_.AllocateOnce(device(), kOutBytes) &&
                   staged_tokens_.AllocateOnce(device(), kOutBytes) &&
                   staged_confidence_.AllocateOnce(device(), kOutBytes);
-  return ok ? Status{} : ResourceExhausted("no memory for drafts");
+  if (!ok) return ResourceExhausted("no memory for drafts");
+  if (first) device().Clear(device_confidence_.data(), kOutBytes);  // MTP says nothing of it
+  return {};
 }
 
 Status DraftChain::Begin(const Step& step, std::span<const SampleRow> rows, int64_t places) {
