@@ -200,6 +200,10 @@ struct StepItem {
 // Good until the item's next draw.
 using AllowedFn = std::function<std::span<const uint32_t>()>;
 
+// Asked before a step that would verify a draft: how many of `drafted`, the tokens guessed behind the item's next one,
+// are worth verifying, as those behind can't be drawn. What AllowedFn says at their draws holds whatever this says.
+using DraftCutFn = std::function<size_t(std::span<const TokenId> drafted)>;
+
 // One sequence of Decode.
 struct DecodeItem {
   Session* session = nullptr;
@@ -208,6 +212,7 @@ struct DecodeItem {
   int64_t max_tokens = 0;              // draws at most; at least 1
   std::vector<TokenId> stop_ids = {};  // a draw of one of these ends the item
   AllowedFn allowed = {};              // empty: always all
+  DraftCutFn cut_draft = {};           // empty: all
   bool speculate = true;               // false: no drafts
   // called behind the tokens of a step that held drafts; may be empty
   std::function<void(const Verification&)> on_verification = {};

@@ -33,12 +33,14 @@ Status EngineImpl::Decode(std::span<const DecodeItem> items, const TokenFn& on_t
   return on_device ? DecodeOnDevice(items, on_token) : DecodeOnHost(items, on_token);
 }
 
-Status EngineImpl::DecodeOnHost(std::span<const DecodeItem> items, const TokenFn& on_token) {
+Status EngineImpl::DecodeOnHost(std::span<const DecodeItem> items, const TokenFn& on_token) try {
   const PoolUse use(&pool());  // also while a token is drawn
   std::vector<LiveItem> live = LiveItemsOf(items);
   HostRound step(*this);
-  const int64_t max_rows = runner().RowsAlike(static_cast<int64_t>(live.size()));
+  const auto max_rows = [this](int64_t sequences) { return runner().RowsAlike(sequences); };
   return RoundLoop(info_, drafting_, items, on_token, live, step, max_rows).Run();
+} catch (const std::bad_alloc&) {
+  return ResourceExhausted("no memory for the draws of a step; use fewer sequences");
 }
 
 Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const TokenFn& on_token) {
@@ -59,7 +61,8 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
       return on_token(item, token);
     };
     DecodeLoop loop(*decode_steps_, info_, items, taken, live);
-    RoundLoop rounds(info_, drafting_, items, taken, live, *device_round_, DeviceRound::kMaxRows);
+    const auto max_rows = [](int64_t) { return DeviceRound::kMaxRows; };
+    RoundLoop rounds(info_, drafting_, items, taken, live, *device_round_, max_rows);
     rounds.UseWithoutDrafts(&loop);
     DraftedLoop ahead(*drafted_steps_, info_, items, taken, live);
     rounds.UseAhead(&ahead);

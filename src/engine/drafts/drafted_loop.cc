@@ -101,16 +101,17 @@ Status DraftedLoop::Take(size_t i, std::span<const int32_t> results, bool queued
   const int64_t start = LengthOf(*l.session), next_start = start + static_cast<int64_t>(right) + 1;
   l.session->NoteWritten((queued ? next_start : start) + rows_);
   l.session->ReserveTokens(rows);
-  size_t accepted = 0;
+  Verified verified{.position = start - 1};
   for (size_t j = 0; j < drawn.size(); ++j) {
     l.session->Commit({&l.next, 1});
     DSV4_RETURN_IF_ERROR(CheckDrawn(drawn[j]));
     l.sampler->Count(drawn[j]);
     Emit(l, item, {.id = drawn[j], .drafted = j > 0}, on_token_);
-    if (j < right) accepted = j + 1;  // it was drafted rightly, though nothing may follow
+    verified.gained = static_cast<int64_t>(j);
+    verified.right = static_cast<int64_t>(std::min(j + 1, right));
     if (l.ended) break;
   }
-  on_verified(i, start - 1, proposed, static_cast<int64_t>(accepted));
+  on_verified(i, proposed, verified);
   return {};
 }
 
@@ -153,7 +154,9 @@ Status DraftedLoop::Run(int64_t drafts, Drafter& drafter, const VerifiedFn& on_v
     }
   };
   const Status status = run();
-  if (!status.ok()) steps_.ranks().Synchronize();
+  if (status.ok()) return status;
+  steps_.ranks().Synchronize();
+  for (const LiveItem& l : live_) l.session->NoteWritten(LengthOf(*l.session) + 2 * rows_);  // of rounds queued
   return status;
 }
 

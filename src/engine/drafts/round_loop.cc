@@ -1,20 +1,21 @@
 #include "engine/drafts/round_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/stopwatch.h"
 
 namespace dsv4 {
 
 RoundLoop::RoundLoop(const ModelInfo& info, Drafting& drafting, std::span<const DecodeItem> items,
-                     const TokenFn& on_token, std::vector<LiveItem>& live, RoundStep& step, int64_t max_rows)
+                     const TokenFn& on_token, std::vector<LiveItem>& live, RoundStep& step, MaxRowsFn max_rows)
     : info_(info),
       drafting_(drafting),
       items_(items),
       on_token_(on_token),
       live_(live),
       step_(step),
-      max_rows_(max_rows) {}
+      max_rows_(std::move(max_rows)) {}
 
 Status RoundLoop::Run() {
   step_.Forget();
@@ -70,7 +71,7 @@ bool RoundLoop::Foresee() {
   std::vector<float> confidence;
   if (!drafting_.drafter->Foresees(drafting_.max_tokens, &confidence)) return false;
   for (Draft& d : drafts_) d.confidence.assign(confidence.begin(), confidence.begin() + d.most);
-  drafting_.policy.Cut(drafts_, max_rows_, making());
+  drafting_.policy.Cut(drafts_, max_rows(), making());
   int64_t longest = 0;
   for (Draft& d : drafts_) {
     d.most = std::ssize(d.confidence);
@@ -93,12 +94,12 @@ Status RoundLoop::RunAhead(int64_t drafts) {
   DraftCounts& counts = drafting_.counts;
   DraftPolicy& policy = drafting_.policy;
   int64_t accepted_before = counts.accepted;
-  const auto verified = [&](size_t i, int64_t position, std::span<const TokenId> proposed, int64_t accepted) {
+  const auto take = [&](size_t i, std::span<const TokenId> proposed, const Verified& verified) {
     Draft& draft = drafts_[i];
     draft.tokens.assign(proposed.begin(), proposed.end());
     draft.confidence.clear();
     drafting_.drafter->Foresees(drafts, &draft.confidence);
-    Count(draft, /*foreseen=*/true, position, accepted, items_[live_[i].item]);
+    Count(draft, /*foreseen=*/true, verified, items_[live_[i].item]);
   };
   const auto ends = [&](double seconds, bool was_first) {
     was_round_ = true;
@@ -113,7 +114,7 @@ Status RoundLoop::RunAhead(int64_t drafts) {
     accepted_before = counts.accepted;
     return !Ask() || DraftsAhead() != drafts;
   };
-  return ahead_->Run(drafts, *drafting_.drafter, verified, ends);
+  return ahead_->Run(drafts, *drafting_.drafter, take, ends);
 }
 
 bool RoundLoop::WantsDrafts() const {
@@ -146,7 +147,11 @@ Status RoundLoop::Propose() {
   drafting_.counts.draft_s += draft_seconds_;
   const bool is_free = drafting_.drafter->is_free();
   if (!is_free && !drafting_.drafter->was_first()) drafting_.policy.AddDrafting(making(), longest, draft_seconds_);
-  if (!foreseen_) drafting_.policy.Cut(drafts_, max_rows_);
+  if (!foreseen_) drafting_.policy.Cut(drafts_, max_rows());
+  for (size_t i = 0; i < live_.size(); ++i) {
+    const DecodeItem& item = items_[live_[i].item];
+    if (item.cut_draft && !drafts_[i].tokens.empty()) drafts_[i].Shorten(item.cut_draft(drafts_[i].tokens));
+  }
   if (!HasDrafts() && !is_free) drafting_.policy.AddGain(sequences, 0, draft_seconds_);
   return {};
 }
@@ -233,35 +238,34 @@ Status RoundLoop::Draw(size_t i) {
   const DecodeItem& item = items_[l.item];
   const auto position = static_cast<int64_t>(l.session->tokens().size()) - 2;
   const size_t rows = draft.tokens.size() + 1;
-  size_t row = 0;
-  for (;; ++row) {
+  Verified verified{.position = position};
+  for (size_t row = 0;; ++row) {
     DSV4_ASSIGN_OR_RETURN(SampledToken token, step_.Draw(i, row));
     token.drafted = row > 0;
+    verified.gained = static_cast<int64_t>(row);
     Emit(l, item, token, on_token_);
     if (row + 1 == rows || token.id != draft.tokens[row]) break;
-    if (l.ended) {
-      ++row;  // it was drafted rightly, though nothing follows
-      break;
-    }
+    verified.right = static_cast<int64_t>(row) + 1;
+    if (l.ended) break;
     l.session->Commit({&l.next, 1});
   }
-  if (rows > 1) Count(draft, foreseen_, position, static_cast<int64_t>(row), item);
+  if (rows > 1) Count(draft, foreseen_, verified, item);
   return {};
 }
 
-void RoundLoop::Count(const Draft& draft, bool foreseen, int64_t position, int64_t accepted, const DecodeItem& item) {
+void RoundLoop::Count(const Draft& draft, bool foreseen, const Verified& verified, const DecodeItem& item) {
   DraftCounts& c = drafting_.counts;
   ++c.verifications;
   c.drafted += static_cast<int64_t>(draft.tokens.size());
-  c.accepted += accepted;
+  c.accepted += verified.gained;
   for (size_t i = 0; i < draft.tokens.size(); ++i) {
     ++c.drafted_at[i];
-    if (static_cast<int64_t>(i) < accepted) ++c.accepted_at[i];
+    if (static_cast<int64_t>(i) < verified.gained) ++c.accepted_at[i];
   }
-  drafting_.policy.Observe(draft, accepted, foreseen);
-  drafting_.drafter->Observe(draft, accepted);
+  drafting_.policy.Observe(draft, verified.right, foreseen);
+  drafting_.drafter->Observe(draft, verified.right);
   if (item.on_verification)
-    item.on_verification({.position = position, .proposed = draft.tokens, .accepted = accepted});
+    item.on_verification({.position = verified.position, .proposed = draft.tokens, .accepted = verified.right});
 }
 
 }  // namespace dsv4

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -21,9 +22,11 @@ namespace dsv4 {
 // drafts.
 class RoundLoop {
  public:
-  // All outlive the loop; `live` are the items that go on.
+  using MaxRowsFn = std::function<int64_t(int64_t sequences)>;
+
+  // All outlive the loop; `live` are the items that go on. `max_rows`: of a step of so many sequences.
   RoundLoop(const ModelInfo& info, Drafting& drafting, std::span<const DecodeItem> items, const TokenFn& on_token,
-            std::vector<LiveItem>& live, RoundStep& step, int64_t max_rows);
+            std::vector<LiveItem>& live, RoundStep& step, MaxRowsFn max_rows);
 
   // Where there is no draft to verify, `loop` decodes, whose steps follow each other without the host.
   void UseWithoutDrafts(DecodeLoop* loop) { plain_ = loop; }
@@ -42,6 +45,7 @@ class RoundLoop {
   bool WantsDrafts() const;
   bool HasDrafts() const;
   bool KeepsDrafts() const;
+  int64_t max_rows() const { return max_rows_(static_cast<int64_t>(live_.size())); }
   int64_t MostDrafts(const LiveItem& live) const;
   Status RunNext();
   Status RunPlain();
@@ -58,7 +62,7 @@ class RoundLoop {
   Status StepOnce();
   // Draws the tokens of live_[i]'s rows.
   Status Draw(size_t i);
-  void Count(const Draft& draft, bool foreseen, int64_t position, int64_t accepted, const DecodeItem& item);
+  void Count(const Draft& draft, bool foreseen, const Verified& verified, const DecodeItem& item);
 
   const ModelInfo& info_;
   Drafting& drafting_;
@@ -66,7 +70,7 @@ class RoundLoop {
   const TokenFn& on_token_;
   std::vector<LiveItem>& live_;
   RoundStep& step_;
-  const int64_t max_rows_;  // of a step
+  const MaxRowsFn max_rows_;
   DecodeLoop* plain_ = nullptr;
   DraftedLoop* ahead_ = nullptr;
   std::vector<Draft> drafts_;                    // of live_

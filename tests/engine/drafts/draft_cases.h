@@ -91,7 +91,9 @@ TEST_P(DraftCases, EndAnywhere) {
       if (way == 2) cut[0].stop_ids = {all[0].ids[static_cast<size_t>(end - 1)]};
       const std::vector<DraftOutcome> plain = decode_->Run(cut, nullptr, 0);
       const Guess guess = (end + way) % 3 == 0 ? Guess::kHalf : Guess::kRight;
+      const int64_t drafted = decode_->drafted(), accepted = engine_->draft_counts().accepted;
       EXPECT_EQ(decode_->Differences(cut, plain, MakeOracle(guess, all), 5), "") << end << ", way " << way;
+      EXPECT_EQ(engine_->draft_counts().accepted - accepted, decode_->drafted() - drafted) << end << ", way " << way;
     }
   }
 }
@@ -108,6 +110,18 @@ TEST_P(DraftCases, MasksForbidDrafts) {
   for (const Guess guess : kGuesses)
     EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(guess, plain), 6), "") << static_cast<int>(guess);
   EXPECT_EQ(DifferencesWithModule(wanted, plain, 4), "");
+
+  // The same, cut by what is known of the masks: what they forbid is not verified.
+  wanted.erase(wanted.begin() + 1);
+  for (DraftWanted& w : wanted) w.cut = true;
+  const std::vector<DraftOutcome> masked = {plain[0], plain[2]};
+  EXPECT_EQ(decode_->Differences(wanted, masked, MakeOracle(Guess::kHalf, masked), 6), "");
+  EXPECT_EQ(decode_->Differences(wanted, masked, MakeOracle(Guess::kRight, masked), 6), "");
+  EXPECT_EQ(LastOracle().all_accepted, LastOracle().proposed);
+  EXPECT_GT(LastOracle().proposed, 0);
+  EXPECT_EQ(decode_->Differences(wanted, masked, MakeOracle(Guess::kWrong, masked), 6), "");
+  EXPECT_EQ(LastOracle().proposed, 0);
+  EXPECT_EQ(DifferencesWithModule(wanted, masked, 4), "");
 }
 
 // What is said of each verification: where it was, what it held, and how many were right.

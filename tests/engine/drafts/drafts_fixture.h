@@ -32,6 +32,7 @@ struct DraftWanted {
   std::vector<TokenId> stop_ids = {};
   int64_t ends_after = 1 << 20;  // draws, by on_token
   bool masked = false;           // a third of the ids at each draw, another one each time
+  bool cut = false;              // drafts end in front of the first token that the mask forbids
   bool speculate = true;
 };
 
@@ -150,7 +151,8 @@ inline DecodeFn AsOnADevice(Engine& of) {
     const ModelInfo& info = engine.info();
     std::vector<LiveItem> live = LiveItemsOf(items);
     DecodeLoop loop(made->steps, info, items, on_token, live);
-    RoundLoop rounds(info, engine.drafting(), items, on_token, live, made->step, DeviceRound::kMaxRows);
+    const auto max_rows = [](int64_t) { return DeviceRound::kMaxRows; };
+    RoundLoop rounds(info, engine.drafting(), items, on_token, live, made->step, max_rows);
     rounds.UseWithoutDrafts(&loop);
     DraftedLoop ahead(made->drafted, info, items, on_token, live);
     rounds.UseAhead(&ahead);
@@ -210,6 +212,13 @@ class DraftedDecode {
           return masks[i];
         };
       }
+      if (w.cut) {
+        items.back().cut_draft = [&out, i](std::span<const TokenId> drafted) {
+          size_t n = 0;
+          while (n < drafted.size() && static_cast<size_t>(drafted[n]) % 3 == (out[i].ids.size() + n) % 3) ++n;
+          return n;
+        };
+      }
     }
     const TokenFn on_token = [&](size_t i, const SampledToken& token) {
       DraftOutcome& o = out[i];
@@ -222,6 +231,7 @@ class DraftedDecode {
       return static_cast<int64_t>(o.ids.size()) < wanted[i].ends_after;
     };
     engine_.drafting().drafter = DecodeWith(std::move(drafter), most, items, on_token);
+    for (const DraftOutcome& o : out) drafted_ += o.drafted;
     for (size_t i = 0; i < wanted.size(); ++i) {
       auto& session = static_cast<SessionImpl&>(*sessions[i]);
       out[i].session = session.tokens();
@@ -250,6 +260,7 @@ class DraftedDecode {
   }
 
   EngineImpl& engine() { return engine_; }
+  int64_t drafted() const { return drafted_; }  // tokens of all runs that came by drafts
 
  private:
   // On a GPU, where the host cannot read it, next_row speaks for it.
@@ -272,6 +283,7 @@ class DraftedDecode {
 
   EngineImpl& engine_;
   DecodeFn decode_;
+  int64_t drafted_ = 0;
 };
 
 // Every option of the sampler; sequence i of a batch gets the i-th.
