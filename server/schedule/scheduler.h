@@ -111,6 +111,7 @@ class Scheduler {
   std::vector<Sequence*> PlanTokens(std::vector<Sequence*>* prompts);
   void AddPrompts(std::span<Sequence*> prompts, int64_t budget, std::vector<Sequence*>* batch);
   bool KnowsAllowed(Sequence& s, Clock::time_point until);
+  size_t MayFollow(Sequence& s, std::span<const TokenId> drafted, Clock::time_point until);
   int64_t PromptBudget(int64_t num_generating, int64_t most) const;
   void MakeRoom(std::vector<Sequence*>& batch);
   bool Preempt(const Sequence* keep);

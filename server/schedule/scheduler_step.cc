@@ -1,5 +1,7 @@
 // Steps of the engine: what is in them, and what follows from their times.
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "server/schedule/logprobs.h"
@@ -11,7 +13,8 @@ namespace {
 
 constexpr int64_t kDecodeTokens = 32;  // of one call of Engine::Decode, which can be ended early
 constexpr std::chrono::minutes kWarnAgain{1};
-// Of a round of tokens, for grammars, while the device computes the next; then their sequences leave the loop.
+// Of a round of tokens, for grammars, while the device computes the next; then their sequences leave the loop. And of
+// a round of drafts, for how much of them grammars allow.
 constexpr std::chrono::milliseconds kRoundWait{5};
 
 }  // namespace
@@ -90,12 +93,21 @@ bool Scheduler::CanDecodeOn(std::span<Sequence* const> batch) const {
 
 void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   std::vector<DecodeItem> items;
+  std::optional<Clock::time_point> tokens_until, drafts_until;  // of a round
+  const auto until = [](std::optional<Clock::time_point>& of_round) {
+    if (!of_round) of_round = Clock::now() + kRoundWait;
+    return *of_round;
+  };
   for (Sequence* s : batch) {
     DecodeItem item{.session = s->session.get(),
                     .sampler = &SamplerOf(*s),
                     .first = s->ids.back(),
                     .speculate = s->params.speculate};
-    if (IsHeld(*s)) item.allowed = [this, s] { return Allowed(*s); };
+    item.on_verification = [s](const Verification& v) { s->out.counts.proposed += std::ssize(v.proposed); };
+    if (IsHeld(*s)) {
+      item.allowed = [this, s] { return Allowed(*s); };
+      item.cut_draft = [&, s](std::span<const TokenId> drafted) { return MayFollow(*s, drafted, until(drafts_until)); };
+    }
     item.max_tokens = std::min(kDecodeTokens, s->spec.max_tokens - s->out.counts.completion);
     item.stop_ids = s->params.stop_ids;
     if (!s->params.ignore_eos) {
@@ -107,17 +119,17 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   }
   bool over = false;
   size_t last = 0;
-  auto wait_until = Clock::now() + kRoundWait;
   const auto end_step = [&] {
     AfterGeneratingStep();
     Deliver();
   };
   step_begin_ns_ = NowNs();
   const Status status = engine_.Decode(items, [&](size_t i, const SampledToken& token) {
+    drafts_until.reset();
     if (step_metrics_.generated_tokens > 0 && !token.drafted && i <= last) {  // the next round of tokens has begun
       end_step();
       step_begin_ns_ = NowNs();
-      wait_until = Clock::now() + kRoundWait;
+      tokens_until.reset();
     }
     last = i;
     Sequence& s = *batch[i];
@@ -130,7 +142,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
            (s.job->deadline && Clock::now() > *s.job->deadline);
     const bool as_planned = s.ids.size() == length + 1 && (items[i].allowed || !IsHeld(s)) &&
                             (s.reasoning_sampler == nullptr || s.writer.in_reasoning() == reasoned);
-    return !over && !s.ended && as_planned && KnowsAllowed(s, wait_until);
+    return !over && !s.ended && as_planned && KnowsAllowed(s, until(tokens_until));
   });
   step_begin_ns_ = NowNs();
   end_step();

@@ -159,6 +159,14 @@ bool Scheduler::KnowsAllowed(Sequence& s, Clock::time_point until) {
   return false;
 }
 
+// How many of `drafted` are worth verifying, as far as is known by `until`: no draw is a token that may not come.
+size_t Scheduler::MayFollow(Sequence& s, std::span<const TokenId> drafted, Clock::time_point until) {
+  const std::span<const uint32_t> allowed = Allowed(s);
+  const auto first = static_cast<size_t>(drafted.front());
+  if (!allowed.empty() && (allowed[first / 32] >> (first % 32) & 1) == 0) return 0;
+  return s.matcher == nullptr ? drafted.size() : s.matcher->Foresee(drafted, until);
+}
+
 // Puts `text` behind the sequence as if the model had chosen it; an empty text stands for the beginning of the call
 // that the request requires, if it does.
 void Scheduler::Force(Sequence& s, const std::string& text) {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dsv4/speculation.h"
 #include "dsv4/status.h"
 #include "dsv4/tokenizer.h"
 #include "dsv4/types.h"
@@ -45,6 +46,9 @@ class GrammarMatcher {
   // The token or text that comes next. False: the grammar does not allow it, and nothing has changed.
   virtual bool Accept(TokenId id) = 0;
   virtual bool AcceptText(std::string_view text) = 0;
+
+  // The tokens taken in last have not come: kMaxDraftTokens of them at most, and no text.
+  virtual void Rollback(size_t tokens) = 0;
 
   // The text so far is a whole one; more may be allowed.
   virtual bool complete() const = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <mutex>
 #include <new>
@@ -69,7 +70,19 @@ class XgMatcher : public GrammarMatcher {
   }
 
   bool Accept(TokenId id) override {
-    return Work([&] { return !matcher_->IsTerminated() && matcher_->AcceptToken(id); }, /*keeps_states=*/true);
+    const int64_t before = states_;
+    if (!Work([&] { return !matcher_->IsTerminated() && matcher_->AcceptToken(id); }, /*keeps_states=*/true))
+      return false;
+    last_states_.push_back(states_ - before);
+    if (last_states_.size() > static_cast<size_t>(kMaxDraftTokens)) last_states_.pop_front();
+    return true;
+  }
+  void Rollback(size_t tokens) override {
+    if (tokens == 0 || !Work([&] { return matcher_->Rollback(static_cast<int>(tokens)), true; })) return;
+    for (; tokens > 0 && !last_states_.empty(); --tokens) {
+      AddStates(-last_states_.back());
+      last_states_.pop_back();
+    }
   }
   bool AcceptText(std::string_view text) override {
     return Work([&] { return !matcher_->IsTerminated() && matcher_->AcceptString(std::string(text)); },
@@ -97,9 +110,12 @@ class XgMatcher : public GrammarMatcher {
     return result && status_.ok();
   }
 
-  void KeepStates(int64_t states) {
+  void AddStates(int64_t states) {
     states_ += states;
     *states_of_all_ += states;
+  }
+  void KeepStates(int64_t states) {
+    AddStates(states);
     if (states_ > limits_.states) {
       status_ = InvalidArgument("the grammar of the output has led to more than " + std::to_string(limits_.states) +
                                 " states, the most that are kept");
@@ -116,6 +132,7 @@ class XgMatcher : public GrammarMatcher {
   std::optional<xgrammar::GrammarMatcher> matcher_;
   std::vector<int32_t> mask_;
   int64_t states_ = 0;
+  std::deque<int64_t> last_states_;  // of states_, of the tokens that may be rolled back
   Status status_;
 };
 

@@ -40,6 +40,13 @@ struct MaskWorkers::Queue {
 };
 
 struct MaskAhead::Place {
+  // A token that may come, and what may follow it.
+  struct Foreseen {
+    TokenId id;
+    std::vector<uint32_t> allowed;
+    bool complete;
+  };
+
   const std::shared_ptr<MaskWorkers::Queue> queue;
   const std::shared_ptr<const Grammar> grammar;
   const std::string begin;
@@ -47,23 +54,39 @@ struct MaskAhead::Place {
 
   // Of the worker that has it.
   Status no_memory = ResourceExhausted("no memory for the grammar of the output");  // made while there was some
-  std::unique_ptr<GrammarMatcher> matcher;
+  std::unique_ptr<GrammarMatcher> matcher;  // has taken in `taken` and the tokens of `ahead`
   std::atomic<bool> is_heavy = false;
 
   std::mutex mutex;  // of all below
   std::condition_variable changed;
   std::vector<TokenId> tokens;  // to take in
+  std::vector<TokenId> taken;   // before those
   bool queued = false;          // or in work
   bool call = false;            // on_ready is asked for
   State state = State::kBusy;
   std::vector<uint32_t> allowed;
   bool complete = false;
   Status status;
+  std::deque<Foreseen> ahead;
+  std::vector<TokenId> guess;  // what may come behind `tokens`
+  bool guess_checked = true;   // the grammar allows all of it, and `ahead` is its beginning
+  int64_t guesses = 0;         // how many there were
+  bool may_guess = true;       // until one was too much for the matcher, which began anew then
 
   Place(std::shared_ptr<MaskWorkers::Queue> its_queue, std::shared_ptr<const Grammar> its_grammar, std::string text)
       : queue(std::move(its_queue)), grammar(std::move(its_grammar)), begin(std::move(text)) {}
   bool Work();
-  State Take(const std::vector<TokenId>& more, std::vector<uint32_t>* mask, Status* error);
+
+  // With the lock held, which they let go while they work.
+  void TakeTokens(std::unique_lock<std::mutex>& lock);
+  bool CheckGuess(std::unique_lock<std::mutex>& lock);
+  bool LookAhead(std::unique_lock<std::mutex>& lock);
+
+  bool WorkOnce(std::unique_lock<std::mutex>& lock);
+  State Take(const std::vector<TokenId>& more, size_t rewind, std::vector<uint32_t>* mask, Status* error);
+  void TakeForeseen();
+  void Guess(std::span<const TokenId> next);
+  void GiveUpGuesses();
 };
 
 void MaskWorkers::Queue::Add(const std::shared_ptr<MaskAhead::Place>& place) {
@@ -74,9 +97,9 @@ void MaskWorkers::Queue::Add(const std::shared_ptr<MaskAhead::Place>& place) {
   wake.notify_one();
 }
 
-// What the tokens lead to. Without a lock: only one worker has a place at a time.
-MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, std::vector<uint32_t>* mask,
-                                        Status* error) try {
+// What the tokens lead to. Without a lock: only one worker has a place at a time, and `taken` is its own meanwhile.
+MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, size_t rewind, std::vector<uint32_t>* mask,
+                                        Status* error) {
   const auto fail = [&](const Status& why) {
     *error = why;
     return State::kFailed;
@@ -86,7 +109,9 @@ MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, std::v
     const bool begun = begin.empty() || matcher->AcceptText(begin);
     if (!matcher->status().ok()) return fail(matcher->status());
     if (!begun) return State::kFree;
+    for (const TokenId id : taken) (void)matcher->Accept(id);  // as before
   }
+  matcher->Rollback(rewind);
   for (const TokenId id : more) {
     if (matcher->Accept(id)) continue;
     return fail(matcher->status().ok() ? Internal("the grammar of the output does not allow its next token")
@@ -96,46 +121,169 @@ MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, std::v
   if (!matcher->status().ok()) return fail(matcher->status());
   mask->assign(words.begin(), words.end());
   return State::kReady;
-} catch (const std::bad_alloc&) {
-  *error = std::move(no_memory);  // a place fails once
-  return State::kFailed;
+}
+
+// The first of `ahead` has come.
+void MaskAhead::Place::TakeForeseen() {
+  taken.push_back(ahead.front().id);
+  allowed = std::move(ahead.front().allowed);
+  complete = ahead.front().complete;
+  ahead.pop_front();
+}
+
+void MaskAhead::Place::Guess(std::span<const TokenId> next) {
+  guess.assign(next.begin(), next.end());
+  guess_checked = next.empty();
+  ++guesses;
+}
+
+// What a guess costs is not the sequence's: its matcher begins anew, with the next token that comes.
+void MaskAhead::Place::GiveUpGuesses() {
+  may_guess = false;
+  matcher.reset();
+  ahead.clear();
+  Guess({});
+}
+
+void MaskAhead::Place::TakeTokens(std::unique_lock<std::mutex>& lock) {
+  std::vector<TokenId> more = std::exchange(tokens, {});
+  size_t foreseen = 0;
+  for (; foreseen < more.size() && !ahead.empty() && ahead.front().id == more[foreseen]; ++foreseen) TakeForeseen();
+  more.erase(more.begin(), more.begin() + static_cast<ptrdiff_t>(foreseen));
+  if (foreseen > 0 && more.empty()) {
+    state = State::kReady;
+    changed.notify_all();
+    return;
+  }
+  const size_t rewind = matcher == nullptr ? 0 : ahead.size();
+  ahead.clear();
+  lock.unlock();
+  std::vector<uint32_t> mask;
+  Status error;
+  const auto start = ThreadTime();
+  const State reached = *cancelled ? State::kFailed : Take(more, rewind, &mask, &error);
+  is_heavy = ThreadTime() - start > kHeavy;
+  lock.lock();
+  taken.insert(taken.end(), more.begin(), more.end());
+  if (reached == State::kReady && !tokens.empty()) return;  // others came meanwhile
+  state = reached;
+  allowed = std::move(mask);
+  complete = reached == State::kReady && matcher->complete();
+  status = std::move(error);
+  if (reached != State::kReady) matcher.reset();
+  changed.notify_all();
+}
+
+// Finds out how much of the guess the grammar allows. False: nothing was left to do.
+bool MaskAhead::Place::CheckGuess(std::unique_lock<std::mutex>& lock) {
+  if (guess_checked || matcher == nullptr) return false;
+  size_t same = 0;
+  while (same < ahead.size() && same < guess.size() && ahead[same].id == guess[same]) ++same;
+  const size_t rewind = ahead.size() - same, size_before = guess.size();
+  ahead.resize(same);
+  const std::vector<TokenId> rest(guess.begin() + static_cast<ptrdiff_t>(same), guess.end());
+  const int64_t guess_before = guesses;
+  lock.unlock();
+  size_t right = 0;
+  matcher->Rollback(rewind);
+  while (right < rest.size() && matcher->Accept(rest[right])) ++right;
+  matcher->Rollback(right);
+  lock.lock();
+  if (!matcher->status().ok()) {
+    GiveUpGuesses();
+  } else if (guesses == guess_before) {
+    const size_t come = size_before - guess.size();  // meanwhile
+    guess.resize(std::max(same + right, come) - come);
+    guess_checked = true;
+  }
+  changed.notify_all();
+  return true;
+}
+
+// Takes in the next token of the guess. False: nothing was left to do.
+bool MaskAhead::Place::LookAhead(std::unique_lock<std::mutex>& lock) {
+  if (guess.size() <= ahead.size() || matcher == nullptr || is_heavy) return false;
+  Foreseen next{.id = guess[ahead.size()], .allowed = {}, .complete = false};
+  lock.unlock();
+  const auto start = ThreadTime();
+  const bool accepted = matcher->Accept(next.id);
+  const std::span<const uint32_t> words = accepted ? matcher->Allowed() : std::span<const uint32_t>();
+  next.allowed.assign(words.begin(), words.end());
+  next.complete = matcher->complete();
+  is_heavy = is_heavy || ThreadTime() - start > kHeavy;
+  lock.lock();
+  if (accepted && matcher->status().ok()) {
+    ahead.push_back(std::move(next));
+  } else {
+    GiveUpGuesses();
+  }
+  return true;
+}
+
+// One piece of work. False: nothing was left to do.
+bool MaskAhead::Place::WorkOnce(std::unique_lock<std::mutex>& lock) {
+  const bool takes = state == State::kBusy;
+  try {
+    if (takes) return TakeTokens(lock), true;
+    return state == State::kReady && !call && !*cancelled && (CheckGuess(lock) || LookAhead(lock));
+  } catch (const std::bad_alloc&) {
+    if (!lock.owns_lock()) lock.lock();
+    matcher.reset();
+    if (takes) {
+      state = State::kFailed;
+      status = std::move(no_memory);  // a place fails once
+    } else {
+      GiveUpGuesses();
+    }
+    changed.notify_all();
+    return true;
+  }
 }
 
 // True: on_ready is asked for.
 bool MaskAhead::Place::Work() {
   std::unique_lock lock(mutex);
-  while (true) {
-    const std::vector<TokenId> more = std::exchange(tokens, {});
-    lock.unlock();
-    std::vector<uint32_t> mask;
-    Status error;
-    const auto start = ThreadTime();
-    const State reached = *cancelled ? State::kFailed : Take(more, &mask, &error);
-    is_heavy = ThreadTime() - start > kHeavy;
-    lock.lock();
-    if (reached == State::kReady && !tokens.empty()) continue;  // others came meanwhile
-    state = reached;
-    allowed = std::move(mask);
-    complete = reached == State::kReady && matcher->complete();
-    status = std::move(error);
-    if (reached != State::kReady) matcher.reset();
-    queued = false;
-    changed.notify_all();
-    return std::exchange(call, false);
+  while (WorkOnce(lock)) {
   }
+  queued = false;
+  changed.notify_all();
+  return std::exchange(call, false);
 }
 
 MaskAhead::~MaskAhead() { *place_->cancelled = true; }
 
 void MaskAhead::Accept(TokenId id) {
+  Place& p = *place_;
   {
-    const std::lock_guard lock(place_->mutex);
-    if (place_->state == State::kFree || place_->state == State::kFailed) return;
-    place_->tokens.push_back(id);
-    place_->state = State::kBusy;
-    if (std::exchange(place_->queued, true)) return;
+    const std::lock_guard lock(p.mutex);
+    if (p.state == State::kFree || p.state == State::kFailed) return;
+    if (!p.guess.empty() && p.guess.front() == id) {
+      p.guess.erase(p.guess.begin());
+    } else {
+      p.Guess({});
+    }
+    if (p.state == State::kReady && !p.ahead.empty() && p.ahead.front().id == id) return p.TakeForeseen();
+    p.tokens.push_back(id);
+    p.state = State::kBusy;
+    if (std::exchange(p.queued, true)) return;
   }
-  place_->queue->Add(place_);
+  p.queue->Add(place_);
+}
+
+size_t MaskAhead::Foresee(std::span<const TokenId> tokens, Clock::time_point until) {
+  Place& p = *place_;
+  std::unique_lock lock(p.mutex);
+  if (p.state == State::kFree) return tokens.size();
+  if (p.state != State::kReady || !p.may_guess || p.is_heavy || tokens.empty()) return 0;
+  p.Guess(tokens);
+  if (!std::exchange(p.queued, true)) {
+    lock.unlock();
+    p.queue->Add(place_);
+    lock.lock();
+  }
+  const int64_t guess = p.guesses;
+  p.changed.wait_until(lock, until, [&] { return p.guess_checked || p.guesses != guess; });
+  return p.guess_checked && p.guesses == guess ? p.guess.size() : 0;
 }
 
 MaskAhead::State MaskAhead::WaitUntil(Clock::time_point until) {

@@ -26,6 +26,10 @@ class MaskAhead {
 
   void Accept(TokenId id);
 
+  // Tokens that may come next: how many of them the grammar allows in a row, as far as that is known by `until`. From
+  // then on a worker finds out what may follow each of these, for Accept.
+  size_t Foresee(std::span<const TokenId> tokens, std::chrono::steady_clock::time_point until);
+
   enum class State : uint8_t {
     kBusy,
     kReady,

@@ -3,8 +3,11 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <new>
+#include <random>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "support/allocations.h"
@@ -46,9 +49,12 @@ struct TokenCounter : Grammar {
         test::allocation_limit.left = 0;  // nor is there any for what is said of it
         throw std::bad_alloc();
       }
+      if (id == kWrong || id == kTooMuch) return false;
+      ++grammar.taken;
       ++count;
-      return id != kWrong && id != kTooMuch;
+      return true;
     }
+    void Rollback(size_t tokens) override { count -= static_cast<uint32_t>(tokens); }
     bool AcceptText(std::string_view text) override { return text == "fits"; }
     bool complete() const override { return count == 3; }
     const Status& status() const override { return state; }
@@ -63,7 +69,7 @@ struct TokenCounter : Grammar {
     return std::make_unique<Matcher>(*this, flag);
   }
   std::atomic<bool> open = false;
-  mutable std::atomic<int> hanging = 0;
+  mutable std::atomic<int> hanging = 0, taken = 0;
 };
 
 MaskAhead::State Wait(MaskAhead& mask) { return mask.WaitUntil(Clock::now() + kLong); }
@@ -80,6 +86,83 @@ TEST(MaskAhead, TakesTokensInOrder) {
   for (int i = 0; i < 50; ++i) mask->Accept(50);  // several before it is asked
   ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady);
   EXPECT_EQ(mask->allowed()[0], 350u);
+}
+
+using Ids = std::vector<TokenId>;
+
+// Until nothing is under way: what it has taken in stays what it is.
+int SettledTaken(const TokenCounter& grammar) {
+  int taken = -1;
+  for (int same = 0; same < 20; std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+    same = std::exchange(taken, grammar.taken.load()) == grammar.taken ? same + 1 : 0;
+  return taken;
+}
+
+TEST(MaskAhead, WhatIsForeseenIsThereAtOnce) {
+  const auto grammar = std::make_shared<TokenCounter>();
+  MaskWorkers workers(1, [] {});
+  const auto mask = workers.Begin(grammar);
+  ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady);
+  EXPECT_EQ(mask->Foresee(Ids{50, 51, 52}, Clock::now() + kLong), 3u);
+  EXPECT_EQ(SettledTaken(*grammar), 6);  // once to see whether they may come, once for what may follow
+  EXPECT_EQ(mask->allowed()[0], 100u);
+  for (TokenId id = 50; id < 52; ++id) {
+    mask->Accept(id);
+    ASSERT_EQ(mask->WaitUntil(Clock::time_point::min()), MaskAhead::State::kReady) << id;
+    EXPECT_EQ(mask->allowed()[0], static_cast<uint32_t>(id + 51));
+  }
+  EXPECT_EQ(SettledTaken(*grammar), 6);
+  // Another one comes than was guessed, then others are guessed, and one that is known already.
+  mask->Accept(60);
+  ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady);
+  EXPECT_EQ(mask->allowed()[0], 103u);
+  EXPECT_EQ(mask->Foresee(Ids{61, 62}, Clock::now() + kLong), 2u);
+  EXPECT_EQ(mask->Foresee(Ids{61, 63, TokenCounter::kWrong, 64}, Clock::now() + kLong), 2u);
+  EXPECT_EQ(mask->Foresee(Ids{TokenCounter::kWrong, 64}, Clock::now() + kLong), 0u);
+  for (int i = 0; i < 3; ++i) mask->Accept(61 + i);
+  ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady);
+  EXPECT_EQ(mask->allowed()[0], 106u);
+}
+
+// Whatever is guessed, and whether a worker has got to it or not, what comes counts.
+TEST(MaskAhead, GuessesChangeNothing) {
+  const auto grammar = std::make_shared<TokenCounter>();
+  MaskWorkers workers(2, [] {});
+  const auto mask = workers.Begin(grammar);
+  std::minstd_rand random(7);
+  uint32_t count = 100;
+  for (int round = 0; round < 3000; ++round) {
+    ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady);
+    ASSERT_EQ(mask->allowed()[0], count) << round;
+    Ids guess(random() % 5);
+    for (TokenId& id : guess) id = random() % 8 == 0 ? TokenCounter::kWrong : 50;
+    const auto wrong = static_cast<size_t>(std::find(guess.begin(), guess.end(), TokenCounter::kWrong) - guess.begin());
+    const bool waits = random() % 2 == 0;
+    const size_t allowed = mask->Foresee(guess, waits ? Clock::now() + kLong : Clock::now());
+    EXPECT_LE(allowed, wrong);
+    if (waits) {
+      EXPECT_EQ(allowed, wrong);
+    }
+    for (uint32_t more = random() % 5; more > 0; --more, ++count) mask->Accept(random() % 4 == 0 ? 51 : 50);
+  }
+}
+
+// A guess that is too much for the matcher is not the sequence's fault.
+TEST(MaskAhead, AGuessThatCostsTheMatcherIsForgotten) {
+  for (const TokenId costs : {TokenCounter::kTooMuch, TokenCounter::kNoMemory}) {
+    const auto grammar = std::make_shared<TokenCounter>();
+    MaskWorkers workers(1, [] {});
+    const auto mask = workers.Begin(grammar, "fits");
+    mask->Accept(50);
+    ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady);
+    EXPECT_EQ(mask->Foresee(Ids{50, costs}, Clock::now() + kLong), 0u);
+    for (uint32_t i = 0; i < 3; ++i) {
+      ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady) << mask->status().message();
+      EXPECT_EQ(mask->allowed()[0], 101 + i);
+      EXPECT_EQ(mask->Foresee(Ids{50}, Clock::now() + kLong), 0u);  // none from now on
+      mask->Accept(50);
+    }
+  }
 }
 
 TEST(MaskAhead, SaysWhatIsWrong) {
