@@ -100,7 +100,7 @@ Json TimingsToJson(const TokenCounts& c, const SequenceTimes& t) {
                   {"predicted_per_token_ms", MsPerToken(written, t.decode)},
                   {"predicted_per_second", TokenRate(written, t.decode)},
                   {"queue_ms", RoundedMs(t.queued)}};
-  if (c.drafted > 0) timings["draft_n_accepted"] = c.drafted;
+  if (c.proposed > 0) timings["draft_n"] = c.proposed, timings["draft_n_accepted"] = c.drafted;
   return timings;
 }
 
@@ -121,6 +121,7 @@ TokenCounts UsageSum::Total() const {
     total.completion += c.completion;
     total.reasoning += c.reasoning;
     total.drafted += c.drafted;
+    total.proposed += c.proposed;
     if (i % sequences_per_prompt_ != 0) continue;
     total.prompt += c.prompt;
     total.cached += c.cached;

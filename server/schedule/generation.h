@@ -64,8 +64,9 @@ struct TokenCounts {
   int64_t cached = 0;      // of the prompt: taken from a kept session
   int64_t completion = 0;  // chosen tokens, EOS and reasoning included
   int64_t reasoning = 0;
-  int64_t drafted = 0;  // of the completion: came by drafts that were accepted
-  int64_t read = 0;     // of the prompt, the cached ones included: where GenerationParams::progress asks for it
+  int64_t drafted = 0;   // of the completion: came by drafts that were accepted
+  int64_t proposed = 0;  // tokens of drafts that were verified
+  int64_t read = 0;      // of the prompt, the cached ones included: where GenerationParams::progress asks for it
 };
 
 // Where the time of a sequence went so far, in seconds, one after the other.

@@ -22,6 +22,9 @@ class Drafts(ServerTestCase):
             self.assertEqual([r["choices"] for r in with_drafts], [r["choices"] for r in without])
             for reply in without:
                 self.assertNotIn("accepted_prediction_tokens", reply["usage"]["completion_tokens_details"])
+        self.check_counts()
+
+    def check_counts(self):
         drafts = self.server.metric("vllm:spec_decode_num_draft_tokens_total")
         accepted = self.server.metric("vllm:spec_decode_num_accepted_tokens_total")
         self.assertGreater(accepted, 0)
@@ -57,7 +60,7 @@ class Drafts(ServerTestCase):
             stop.set()
             leaver.join()
         self.server.wait_until_idle()
-        self.assertGreater(self.server.metric("vllm:spec_decode_num_accepted_tokens_total"), 0)
+        self.check_counts()
 
     def test_calls_and_structured_output(self):
         schema = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city", "days"]}
@@ -72,6 +75,46 @@ class Drafts(ServerTestCase):
                     call.pop("id")  # random
                 replies.append(message)
             self.assertEqual(*replies)
+
+    def test_grammars_keep_what_they_allow(self):
+        """A grammar that allows whatever comes costs no draft; a call that is required is drafted as one that is not."""
+
+        def accepted(call):
+            before = self.server.metric("vllm:spec_decode_num_accepted_tokens_total")
+            return call(), self.server.metric("vllm:spec_decode_num_accepted_tokens_total") - before
+
+        body = {"prompt": "And it came to pass in the days of the king. " * 12, "max_tokens": 90, "ignore_eos": True, "temperature": 0}
+        free, of_free = accepted(lambda: self.complete(**body)["choices"][0]["text"])
+        held, of_held = accepted(lambda: self.complete(structured_outputs={"regex": r"[\s\S]*"}, **body)["choices"][0]["text"])
+        self.assertEqual(held, free)
+        self.assertGreater(of_free, 20)
+        self.assertGreaterEqual(of_held, 0.9 * of_free)
+
+        def call(choice):
+            message = self.chat(messages=PARIS, tools=[WEATHER_TOOL], tool_choice=choice, max_tokens=80, temperature=0)["choices"][0]["message"]
+            return message["tool_calls"][0]["function"]
+
+        auto, of_auto = accepted(lambda: call("auto"))
+        required, of_required = accepted(lambda: call("required"))
+        self.assertEqual(required, auto)
+        # What is forced needs no draft: the beginning of the call.
+        self.assertGreaterEqual(of_required, 0.5 * of_auto)
+
+    def test_usage_counts_what_metrics_count(self):
+        before = self.server.metric("vllm:spec_decode_num_accepted_tokens_total")
+        text = "And it came to pass in the days of the king. " * 6
+        told = 0
+        for stop, limit in [("king", 60), ("days", 7), (None, 31)]:
+            reply = self.complete(text, max_tokens=limit, temperature=0, stop=stop)
+            accepted = reply["usage"]["completion_tokens_details"].get("accepted_prediction_tokens", 0)
+            self.assertEqual(reply["timings"].get("draft_n_accepted", 0), accepted)
+            self.assertGreaterEqual(reply["timings"].get("draft_n", 0), accepted)
+            told += accepted
+        reply = self.server.post("/v1/responses", {"input": text, "max_output_tokens": 60, "temperature": 0, "store": False}).json
+        told += reply["usage"]["output_tokens_details"].get("accepted_prediction_tokens", 0)
+        self.server.wait_until_idle()
+        self.assertGreater(told, 0)
+        self.assertEqual(self.server.metric("vllm:spec_decode_num_accepted_tokens_total") - before, told)
 
     def test_messages_do_without_them_too(self):
         body = {"messages": SUM, "max_tokens": 60, "temperature": 0}
@@ -93,6 +136,20 @@ class DsparkDrafts(Drafts):
     """With the bundled model's own module, which is right sometimes."""
 
     FLAGS = ["--speculate", "dspark", "--draft-threshold", "0"]
+
+
+class MtpDraftsOfTwoRanks(Drafts):
+    FLAGS = ["--speculate", "mtp", "--draft-threshold", "0", "--device", "cpu*2"]
+
+
+class DraftsByThePolicy(Drafts):
+    """Which module, and how many tokens, dsv4 chooses: whether there are any is not said."""
+
+    FLAGS = ["--speculate", "auto"]
+    test_grammars_keep_what_they_allow = test_usage_counts_what_metrics_count = None
+
+    def check_counts(self):
+        pass
 
 
 if __name__ == "__main__":
