@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/drafts/draft_cases.h"
+#include "engine/drafts/many_drafts.h"
 #include "engine/drafts/model_drafts_fixture.h"
 #include "engine/engine_impl.h"
 #include "support/cuda_mirror.h"
@@ -27,6 +28,15 @@ INSTANTIATE_TEST_SUITE_P(Cuda, DraftCases,
                                          DraftedModel{"nano", "cuda", true, Speculate::kMtp, HasGpu},
                                          DraftedModel{"nano", "cuda", true, Speculate::kDspark, HasGpu}),
                          NameOf);
+
+INSTANTIATE_TEST_SUITE_P(Cuda, ManyDrafts,
+                         testing::Values(ModelAndSeeds{"flash-nvfp4", "cuda", 20, Speculate::kOff, HasGpu},
+                                         ModelAndSeeds{"flash-mtp", "cuda", 20, Speculate::kMtp, HasGpu},
+                                         ModelAndSeeds{"flash-dspark", "cuda", 20, Speculate::kDspark, HasGpu},
+                                         ModelAndSeeds{"nano", "cuda", 4, Speculate::kMtp, HasGpu},
+                                         ModelAndSeeds{"flash-mtp", "cuda:0,1", 4, Speculate::kMtp, HasTwoGpus},
+                                         ModelAndSeeds{"flash-dspark", "cuda:0,1", 4, Speculate::kDspark, HasTwoGpus}),
+                         NameOfSeeds);
 
 // With log-probabilities, which the host draws.
 TEST(CudaDrafts, ChangeNothingThatTheHostDraws) {

@@ -1,67 +1,26 @@
 // Drafts change nothing, over many seeds, lengths of drafts and sizes of batches.
-#include "engine/drafts/drafts_fixture.h"
+#include "engine/drafts/many_drafts.h"
 #include "engine/drafts/own_module.h"
 
 namespace dsv4::test {
 namespace {
 
-struct ModelAndSeeds {
-  const char* fixture;  // or nano
-  const char* device;
-  uint64_t seeds;
-};
-
-class ManyDrafts : public ::testing::TestWithParam<ModelAndSeeds> {};
-
-std::string NameOfCase(const testing::TestParamInfo<ModelAndSeeds>& instance) {
-  std::string name = std::string(instance.param.fixture) + "_" + instance.param.device;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c == '-' || c == '*'; }, '_');
-  return name;
-}
-
 INSTANTIATE_TEST_SUITE_P(All, ManyDrafts,
                          testing::Values(ModelAndSeeds{"flash-nvfp4", "cpu", 3},
                                          ModelAndSeeds{"pro-official-cut", "cpu", 1}, ModelAndSeeds{"nano", "cpu", 1},
-                                         ModelAndSeeds{"flash-nvfp4", "cpu*2", 1}),
-                         NameOfCase);
+                                         ModelAndSeeds{"flash-nvfp4", "cpu*2", 1},
+                                         ModelAndSeeds{"flash-mtp", "cpu", 1, Speculate::kMtp},
+                                         ModelAndSeeds{"flash-dspark", "cpu", 1, Speculate::kDspark}),
+                         NameOfSeeds);
 INSTANTIATE_TEST_SUITE_P(Campaign, ManyDrafts,
                          testing::Values(ModelAndSeeds{"flash-nvfp4", "cpu", 20},
                                          ModelAndSeeds{"pro-official-cut", "cpu", 4},
                                          ModelAndSeeds{"mini-bf16", "cpu", 4},
                                          ModelAndSeeds{"flash-all-nvfp4", "cpu", 4}, ModelAndSeeds{"nano", "cpu", 3},
-                                         ModelAndSeeds{"flash-nvfp4", "cpu*2", 3}),
-                         NameOfCase);
-
-// A sequence in a batch is what it is alone, so the first of a batch are also the runs of a smaller one.
-TEST_P(ManyDrafts, ChangeNothing) {
-  const ModelAndSeeds& model = GetParam();
-  const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano"
-                                                               : FixtureDir(model.fixture);
-  if (dir.empty()) GTEST_SKIP() << "fixture " << model.fixture << " is not on this machine";
-  const auto engine = LoadOrFail(
-      {.model_dir = dir, .device = model.device, .num_threads = 1, .drafts = {.threshold = 0}});
-  ASSERT_NE(engine, nullptr);
-  DraftedDecode decode(*engine);
-  for (uint64_t seed = 0; seed < model.seeds; ++seed) {
-    const std::vector<DraftWanted> all = EveryOption(seed);
-    const std::vector<DraftOutcome> plain = decode.Run(all, nullptr, 0);
-    for (uint64_t who = 0; who < 5; ++who) {
-      const auto most = static_cast<int64_t>(1 + (seed + 3 * who) % 7);
-      const size_t batch = 1 + (3 * seed + 4 * who) % 10;
-      std::vector<DraftWanted> wanted;
-      std::vector<DraftOutcome> expected;
-      for (size_t i = 0; i < batch; ++i) {
-        wanted.push_back(all[i]);
-        expected.push_back(plain[i]);
-      }
-      std::unique_ptr<Drafter> drafter = std::make_unique<LookupDrafter>();
-      if (who < 4) drafter = std::make_unique<Oracle>(static_cast<Guess>(who), expected, engine->info().vocab_size);
-      EXPECT_EQ(decode.Differences(wanted, expected, std::move(drafter), most), "")
-          << "seed " << seed << ", drafter " << who << ", " << most << " tokens, " << batch << " sequences";
-    }
-  }
-}
+                                         ModelAndSeeds{"flash-nvfp4", "cpu*2", 3},
+                                         ModelAndSeeds{"flash-mtp", "cpu", 20, Speculate::kMtp},
+                                         ModelAndSeeds{"flash-dspark", "cpu", 20, Speculate::kDspark}),
+                         NameOfSeeds);
 
 // In rounds without the host: texts that begin at every place of the rings and end at any.
 TEST(ManyRounds, ChangeNothing) {
@@ -137,24 +96,6 @@ TEST_P(ManyOwnDrafts, ChangeNothing) {
   }
   EXPECT_GT(own.counts().accepted, 0);
   EXPECT_LT(own.counts().accepted, own.counts().drafted);
-}
-
-// With the policy, which follows the clock.
-TEST_P(ManyDrafts, ChangeNothingHoweverLongTheyAre) {
-  const ModelAndSeeds& model = GetParam();
-  const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano"
-                                                               : FixtureDir(model.fixture);
-  if (dir.empty()) GTEST_SKIP() << "fixture " << model.fixture << " is not on this machine";
-  const auto engine = LoadOrFail({.model_dir = dir, .device = model.device, .num_threads = 1});
-  ASSERT_NE(engine, nullptr);
-  DraftedDecode decode(*engine);
-  const std::vector<DraftWanted> all = EveryOption(99);
-  const std::vector<DraftOutcome> plain = decode.Run(all, nullptr, 0);
-  for (uint64_t who = 0; who < 5; ++who) {
-    std::unique_ptr<Drafter> drafter = std::make_unique<LookupDrafter>();
-    if (who < 4) drafter = std::make_unique<Oracle>(static_cast<Guess>(who), plain, engine->info().vocab_size);
-    EXPECT_EQ(decode.Differences(all, plain, std::move(drafter), 7), "") << who;
-  }
 }
 
 }  // namespace
