@@ -353,8 +353,8 @@ TEST_F(SchedulerTest, AGrammarHoldsItsOwnSequenceOnly) {
     explicit EvenOnly(int64_t vocab) : bits(static_cast<size_t>(vocab + 31) / 32, 0x55555555u) {}
     std::span<const uint32_t> Allowed() override { return bits; }
     bool Accept(TokenId id) override { return id % 2 == 0; }
-    void Rollback(size_t) override {}
     bool AcceptText(std::string_view) override { return true; }
+    void Rollback(size_t) override {}
     bool complete() const override { return false; }
     const Status& status() const override { return fine; }
     const std::vector<uint32_t> bits;
