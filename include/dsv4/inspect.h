@@ -32,6 +32,7 @@ struct MemoryPlan {
   int64_t max_context_that_fits;  // for one sequence, at most max_context
   int64_t host_staging_bytes;     // on a GPU, while weights load: pinned memory of the host
   std::string device;             // "CPU (...)", "NVIDIA H200, 132 SMs"
+  int gpu = 0;                    // of several GPUs the one that has least free, by its number
   int ranks = 1;                  // that share this memory; the numbers above are of all of them
   int devices = 1;                // that have such a plan each
   int slices = 0;                 // of every layer, on all ranks together (RankOptions::invariant); 0: not so

@@ -125,6 +125,7 @@ class CudaDevice : public Device {
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string name() const override { return name_; }
+  std::string place() const override { return StrCat("GPU ", index_, " (", name_, ")"); }
   int index() const override { return index_; }
   void Bind() const override { Ok(cudaSetDevice(index_), "choice of the GPU"); }
   int64_t free_bytes() const override { return std::max<int64_t>(Memory().free - hidden_, 0); }

@@ -31,6 +31,8 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;    // "NVIDIA H200, 132 SMs"
   virtual int index() const { return 0; }  // among the GPUs of the machine
+  // What errors call it: of GPUs with the number, "GPU 1 (NVIDIA H200, 132 SMs)".
+  virtual std::string place() const { return name(); }
   // Every thread that is to queue kernels (ops) on a device other than the first, or after it has used another, calls
   // this before it does. The calls below need no such thing.
   virtual void Bind() const {}

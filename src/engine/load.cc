@@ -56,7 +56,7 @@ std::string Remedy(EngineOptions options, const Device& device, const RankPlaces
 Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device,
                  const RankPlaces& places, const MemoryPlan& plan) {
   if (options.ranks.invariant && !plan.experts_on_host.empty()) {
-    return Unsupported(StrCat("the model's experts do not all fit ", plan.device,
+    return Unsupported(StrCat("the model's experts do not all fit ", PlaceOf(plan),
                               ", and those of the host's memory do "
                               "not come in slices; use more GPUs, or leave --rank-invariant out"));
   }
@@ -103,13 +103,13 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   DSV4_ASSIGN_OR_RETURN(out.models, source->Load(of_ranks, *pool, read_ahead, progress, &out.times));
   const bool away = plan.host_expert_bytes > 0 || !plan.experts_on_disk.empty();
   if ((options.count_experts || away) && !out.models.front()->CountExperts(device))
-    return ResourceExhausted(StrCat("no memory on ", device.name(), " for counters of experts; free some"));
+    return ResourceExhausted(StrCat("no memory on ", device.place(), " for counters of experts; free some"));
   out.experts_on_host = plan.host_expert_bytes > 0;
   out.waits_for_choices = WaitsForChoices(options, plan.experts_on_host, plan.experts_on_disk);
   for (size_t r = 0; r < out.models.size() && away; ++r) {
     if (!out.models[r]->UseHostExperts(*out.devices[r], {options.offload.expert_compute, pool.get()}))
-      return ResourceExhausted(
-          StrCat("no memory on ", device.name(), " for places of experts of the disk or the host; free some"));
+      return ResourceExhausted(StrCat("no memory on ", out.devices[r]->place(),
+                                      " for places of experts of the disk or the host; free some"));
   }
   return out;
 }

@@ -92,7 +92,7 @@ Status CheckKvRoom(const EngineOptions& options, const ModelFacts& facts, const 
   if (options.offload.kv_room == 0 || (device == DeviceKind::kCpu && options.offload.gpu_memory == 0)) return {};
   const int64_t room = RoomBeside(options, facts, p), needed = NeededBytes(p, 0);
   if (Fits(p, room)) return {};
-  return ResourceExhausted(StrCat("no ", room, " bytes for KV on ", p.device,
+  return ResourceExhausted(StrCat("no ", room, " bytes for KV on ", PlaceOf(p),
                                   ", which --kv-room asks for, or --kv-budget of ", "serve: ", p.available_bytes,
                                   " are free, and what cannot leave for the host's memory takes ", needed, "; ask for ",
                                   (p.available_bytes - needed) / p.ranks, " at most"));
@@ -104,7 +104,7 @@ Status CheckHost(const MemoryPlan& p, DeviceKind device, bool from_files) {
   const bool could_be_on_disk = device != DeviceKind::kCpu && !from_files;
   const char* or_else = could_be_on_disk ? ", or load a checkpoint: its experts may stay on the disk" : "";
   return ResourceExhausted(
-      StrCat("weights that do not fit ", p.device, " take ", p.host_expert_bytes + p.host_embedding_bytes,
+      StrCat("weights that do not fit ", PlaceOf(p), " take ", p.host_expert_bytes + p.host_embedding_bytes,
              " bytes of the host's memory, with buffers and the program ", needed, "; ", p.host_available_bytes,
              " are available; close other programs, raise --host-memory where it is given, use more GPUs, leave less "
              "free for KV (--kv-room)",

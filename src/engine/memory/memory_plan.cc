@@ -140,11 +140,16 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
   plan.host_bytes_per_token = (on_host ? 1 : ranks) * sizes.host_bytes_per_token;
   plan.host_available_bytes = host_available;
   plan.device = device.name;
+  plan.gpu = places.fullest;
   plan.ranks = places.sharing;
   plan.slices = model.fixed_slices();
   plan.devices = places.num_devices();
   PlanDisk(sizes, facts, &plan);
   return plan;
+}
+
+std::string PlaceOf(const MemoryPlan& p) {
+  return p.devices > 1 ? StrCat("GPU ", p.gpu, " (", p.device, ")") : p.device;
 }
 
 bool Fits(const MemoryPlan& p, int64_t page_bytes) {
@@ -154,7 +159,7 @@ bool Fits(const MemoryPlan& p, int64_t page_bytes) {
 Status CheckPlan(const MemoryPlan& p, int64_t page_bytes, std::string_view remedy) {
   if (Fits(p, page_bytes)) return {};
   return ResourceExhausted(StrCat(
-      "the model does not fit ", p.device, ": weights ", p.weight_bytes + p.widened_bytes, " bytes + scratch of ops ",
+      "the model does not fit ", PlaceOf(p), ": weights ", p.weight_bytes + p.widened_bytes, " bytes + scratch of ops ",
       p.scratch_bytes, p.exchange_bytes > 0 ? StrCat(" + exchange between ranks ", p.exchange_bytes) : "",
       " + the larger of the loader's buffers, ", p.loading_bytes, ", and activations, ", p.activation_bytes,
       ", with one sequence's state, ", p.kv_fixed_bytes + page_bytes, " = ", NeededBytes(p, page_bytes), " bytes, ",

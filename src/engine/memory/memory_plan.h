@@ -56,6 +56,9 @@ inline MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& mo
   return PlanMemory(options, model, PlannedDevice::Of(device), places);
 }
 
+// What errors call the device: of several GPUs the one that has least free.
+std::string PlaceOf(const MemoryPlan& plan);
+
 // Of the device's memory, for loading, then for a step, with `page_bytes` of KV.
 int64_t NeededBytes(const MemoryPlan& plan, int64_t page_bytes);
 // Whether loading fits, and then a step of a prefill chunk for one sequence of one page, `page_bytes` of KV.

@@ -59,11 +59,19 @@ Status CheckRanges(const EngineOptions& o) {
   return {};
 }
 
-Status CheckRanks(const RankOptions& o) {
-  const double s = o.exchange_timeout_s;
-  if (s == 0 || (s >= kLeastExchangeTimeout && s <= kMaxExchangeTimeout)) return {};
-  return InvalidArgument(StrCat("exchange time-out ", s, " s: from ", kLeastExchangeTimeout, " to ",
-                                kMaxExchangeTimeout, ", or 0 for none"));
+Status CheckRanks(const EngineOptions& o) {
+  const double s = o.ranks.exchange_timeout_s;
+  if (s != 0 && !(s >= kLeastExchangeTimeout && s <= kMaxExchangeTimeout)) {
+    return InvalidArgument(StrCat("exchange time-out ", s, " s: from ", kLeastExchangeTimeout, " to ",
+                                  kMaxExchangeTimeout, ", or 0 for none"));
+  }
+  if (o.ranks.exchange_by_events && NamesCpu(o.device))
+    return InvalidArgument("an exchange by events is one of GPUs: leave it out on a CPU, whose ranks are threads");
+  if (!o.ranks.check) return {};
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankDevices(o.device));
+  if (ranks.size() > 1) return {};
+  return InvalidArgument(StrCat("comparing ranks (--check-ranks) needs several, and ", o.device,
+                                " names one; use --device cuda:0,1 or cpu*2, say, or leave it out"));
 }
 
 Status CheckDrafts(const DraftOptions& o) {
@@ -113,7 +121,7 @@ Status CheckOffload(const EngineOptions& engine) {
 Status CheckEngineOptions(const EngineOptions& o) {
   DSV4_RETURN_IF_ERROR(CheckDeviceOptions(o));
   DSV4_RETURN_IF_ERROR(CheckRanges(o));
-  DSV4_RETURN_IF_ERROR(CheckRanks(o.ranks));
+  DSV4_RETURN_IF_ERROR(CheckRanks(o));
   DSV4_RETURN_IF_ERROR(CheckDrafts(o.drafts));
   return CheckOffload(o);
 }
@@ -179,13 +187,17 @@ Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& o)
 }
 
 RankPlaces PlacesOf(const EngineOptions& o, std::span<const std::unique_ptr<Device>> devices) {
-  RankPlaces p{.count = static_cast<int>(devices.size()), .free_bytes = devices.front()->free_bytes()};
+  RankPlaces p{.count = static_cast<int>(devices.size()),
+               .free_bytes = devices.front()->free_bytes(),
+               .fullest = devices.front()->index()};
   const Device& first = *devices.front();
   const bool shares = p.count > 1 && devices[1]->index() == first.index();
   if (first.kind() == DeviceKind::kCpu || shares) p.sharing = p.count;
   if (first.kind() != DeviceKind::kCpu)
     p.transport = shares || o.ranks.exchange_by_events ? ExchangeTransport::kEvents : ExchangeTransport::kWords;
-  for (const auto& device : devices) p.free_bytes = std::min(p.free_bytes, device->free_bytes());
+  for (const auto& device : devices) {
+    if (device->free_bytes() < p.free_bytes) p.free_bytes = device->free_bytes(), p.fullest = device->index();
+  }
   return p;
 }
 

@@ -43,6 +43,7 @@ struct RankPlaces {
   int sharing = 1;  // ranks that one device's memory holds: all of them, or one
   ExchangeTransport transport = ExchangeTransport::kHost;
   int64_t free_bytes = 0;  // of the GPU that has least
+  int fullest = 0;         // its number
 
   int num_devices() const { return count / sharing; }
 };

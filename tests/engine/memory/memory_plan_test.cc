@@ -87,5 +87,16 @@ TEST(Plan, WhatDoesNotFitIsRefusedWithTheNumbers) {
   EXPECT_TRUE(CheckPlan(MakeMemoryPlan(in), 512, "use less").ok()) << "unknown memory";
 }
 
+// One of several that hold different amounts.
+TEST(Plan, OfSeveralGpusErrorsNameTheFullest) {
+  MemoryPlan plan{};
+  plan.device = "NVIDIA H200, 132 SMs";
+  plan.available_bytes = 1000, plan.weight_bytes = 5000, plan.gpu = 1;
+  EXPECT_THAT(CheckPlan(plan, 0, "use more").message(), testing::HasSubstr("does not fit NVIDIA H200, 132 SMs:"));
+  plan.devices = 2;
+  EXPECT_THAT(CheckPlan(plan, 0, "use more").message(),
+              testing::HasSubstr("does not fit GPU 1 (NVIDIA H200, 132 SMs):"));
+}
+
 }  // namespace
 }  // namespace dsv4

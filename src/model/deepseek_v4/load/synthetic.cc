@@ -223,7 +223,7 @@ class SyntheticMaker {
       return {};
     const PlacedBytes bytes = sizes_.total;
     return ResourceExhausted(StrCat("synthetic weights take ", bytes.device + sizes_.buffers(), " bytes of memory on ",
-                                    device_.name(), bytes.host > 0 ? StrCat(" and ", bytes.host, " of the host") : "",
+                                    device_.place(), bytes.host > 0 ? StrCat(" and ", bytes.host, " of the host") : "",
                                     "; use fewer layers (--layers)"));
   }
 

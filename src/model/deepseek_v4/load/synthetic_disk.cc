@@ -209,7 +209,7 @@ class Filler {
       }
     }
     if (!buffer_.Allocate(device_, largest)) {
-      return ResourceExhausted(StrCat("no memory for the largest matrix, ", largest, " bytes, on ", device_.name()));
+      return ResourceExhausted(StrCat("no memory for the largest matrix, ", largest, " bytes, on ", device_.place()));
     }
     return {};
   }

@@ -91,7 +91,7 @@ class Uploader {
       ok = ok && rank.batches.Allocate(*rank.device, kBytes) && rank.packed.Allocate(*rank.device, packed_bytes);
       if (!ok) {
         return ResourceExhausted(StrCat("no memory for the loader's buffers, ", kBytes,
-                                        " bytes pinned on the host and as many on ", rank.device->name(),
+                                        " bytes pinned on the host and as many on ", rank.device->place(),
                                         "; free some memory"));
       }
     }
@@ -306,8 +306,8 @@ class RankedWeights {
       devices[r]->Bind();
       const PlacedBytes bytes = UploadedBytes(part.w, placement, part.sharding.num_slices());
       if (part.arena->Allocate(*devices[r], bytes)) continue;
-      return ResourceExhausted(StrCat("the weights take ", bytes.device, " bytes of GPU memory, of which ",
-                                      devices[r]->free_bytes(), " are free",
+      return ResourceExhausted(StrCat("the weights take ", bytes.device, " bytes of the memory of ",
+                                      devices[r]->place(), ", of which ", devices[r]->free_bytes(), " are free",
                                       bytes.host > 0 ? StrCat(", and ", bytes.host, " bytes of pinned memory") : "",
                                       "; close other programs or use --device cpu"));
     }
