@@ -197,7 +197,7 @@ class DraftBench {
     DraftCounts c = engine_.draft_counts();
     c.steps -= before.steps, c.verifications -= before.verifications;
     c.drafted -= before.drafted, c.accepted -= before.accepted;
-    c.draft_s -= before.draft_s, c.verify_s -= before.verify_s;
+    c.draft_s -= before.draft_s, c.verify_s -= before.verify_s, c.rest_s -= before.rest_s;
     return c;
   }
 

@@ -145,6 +145,10 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
   };
   auto engine = Must(Engine::Load(options));
   progress.Clear();
+  if (options.drafts.speculate == Speculate::kAuto && tell != TellPlan::kNever) {
+    const std::string who(kSpeculateNames[static_cast<size_t>(engine->info().drafter)]);
+    PrintError("--speculate auto: " + who + " drafts\n");
+  }
   return engine;
 }
 

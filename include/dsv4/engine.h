@@ -171,8 +171,9 @@ struct ModelInfo {
   std::vector<TokenId> eos_token_ids;
   std::vector<std::string> unused_tensors;  // in the files but not part of the forward pass (mtp.*)
   int64_t weight_bytes;
-  int64_t kv_fixed_bytes;     // KV of a session, before its first token: window rings and compressor states
-  double kv_bytes_per_token;  // what it grows by, in whole pages: compressed rows and index keys
+  int64_t kv_fixed_bytes;               // KV of a session, before its first token: window rings and compressor states
+  double kv_bytes_per_token;            // what it grows by, in whole pages: compressed rows and index keys
+  Speculate drafter = Speculate::kOff;  // who drafts: what DraftOptions asks for, or kAuto has found
 };
 
 // Which rows of logits a step returns for a sequence.

@@ -32,7 +32,8 @@ struct DraftCounts {
   int64_t verifications = 0;                                               // drafts of a sequence in a step
   int64_t drafted = 0, accepted = 0;                                       // tokens
   std::array<int64_t, kMaxDraftTokens> drafted_at = {}, accepted_at = {};  // by place in the draft
-  double draft_s = 0, verify_s = 0;                                        // making drafts; steps that hold some
+  // Of decoding where drafts are allowed: making them; steps that hold some; all else.
+  double draft_s = 0, verify_s = 0, rest_s = 0;
 };
 
 }  // namespace dsv4

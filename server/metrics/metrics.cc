@@ -194,10 +194,17 @@ void Metrics::RenderDrafts(MetricsPage* page) const {
     page->Value("vllm:spec_decode_num_accepted_tokens_per_pos_total",
                 "," + MetricsPage::Label("position", std::to_string(i)), static_cast<double>(drafts_.accepted_at[i]));
   }
+  page->Head("dsv4_spec_decode_num_draft_tokens_per_pos_total", "counter", "Draft tokens per draft position.");
+  for (size_t i = 0; i < drafts_.drafted_at.size(); ++i) {
+    page->Value("dsv4_spec_decode_num_draft_tokens_per_pos_total",
+                "," + MetricsPage::Label("position", std::to_string(i)), static_cast<double>(drafts_.drafted_at[i]));
+  }
   page->Counter("dsv4_decode_steps_total", "Steps of decoding, with drafts or without.", drafts_.steps);
-  page->Head("dsv4_spec_decode_seconds_total", "counter", "Time of drafting, and of steps that hold drafts.");
+  page->Head("dsv4_spec_decode_seconds_total", "counter",
+             "Time of drafting, of steps that hold drafts, and of other decoding.");
   page->Value("dsv4_spec_decode_seconds_total", ",phase=\"draft\"", drafts_.draft_s);
   page->Value("dsv4_spec_decode_seconds_total", ",phase=\"verify\"", drafts_.verify_s);
+  page->Value("dsv4_spec_decode_seconds_total", ",phase=\"rest\"", drafts_.rest_s);
 }
 
 void Metrics::RenderHistograms(MetricsPage* page) const {

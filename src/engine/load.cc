@@ -34,6 +34,11 @@ ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int coun
           .kv_bytes_per_token = static_cast<double>(count * kv.page_bytes) / static_cast<double>(kv.page_tokens)};
 }
 
+Speculate DrafterOf(const EngineOptions& options, DraftModule found) {
+  if (found != DraftModule::kNone) return found == DraftModule::kMtp ? Speculate::kMtp : Speculate::kDspark;
+  return options.drafts.speculate == Speculate::kOff ? Speculate::kOff : Speculate::kLookup;
+}
+
 // What to do where the model does not fit: of a synthetic one, take as many layers as do.
 std::string Remedy(EngineOptions options, const Device& device, const RankPlaces& places, int64_t num_layers,
                    int64_t page_bytes) {
@@ -101,6 +106,7 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   out.info = InfoOf(source->facts(), options, count);
   const int64_t read_ahead = plan.disk_bytes > 0 ? 0 : plan.available_bytes;
   DSV4_ASSIGN_OR_RETURN(out.models, source->Load(of_ranks, *pool, read_ahead, progress, &out.times));
+  out.info.drafter = DrafterOf(options, out.models.front()->draft().module);
   const bool away = plan.host_expert_bytes > 0 || !plan.experts_on_disk.empty();
   if ((options.count_experts || away) && !out.models.front()->CountExperts(device))
     return ResourceExhausted(StrCat("no memory on ", device.place(), " for counters of experts; free some"));

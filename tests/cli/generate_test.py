@@ -49,6 +49,7 @@ class Generate(CliTestCase):
                 self.assertTrue(0 <= step["accepted"] <= len(step["proposed"]) <= 4)
                 proposed += len(step["proposed"])
         self.assertGreater(proposed, 0)
+        self.assertIn(b"--speculate auto: lookup drafts", run(*args, "--speculate", "auto").stderr)
         self.fails(1, "has no MTP module", "generate", *self.model, "-p", "x", "--speculate", "mtp")
         self.fails(2, "--speculate", "generate", *self.model, "-p", "x", "--speculate", "maybe")
         self.fails(2, "--draft-tokens", "generate", *self.model, "-p", "x", "--draft-tokens", "8")

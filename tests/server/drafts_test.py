@@ -30,7 +30,9 @@ class Drafts(ServerTestCase):
         self.assertGreater(accepted, 0)
         self.assertGreater(drafts, accepted)
         self.assertEqual(self.server.metric("vllm:spec_decode_num_accepted_tokens_per_pos_total"), accepted)
+        self.assertEqual(self.server.metric("dsv4_spec_decode_num_draft_tokens_per_pos_total"), drafts)
         self.assertGreater(self.server.metric("dsv4_decode_steps_total"), 0)
+        self.assertGreater(self.server.metric("dsv4_spec_decode_seconds_total"), 0)
 
     def test_change_nothing_among_others(self):
         """What each request is answered alone, without drafts, it is answered among others that draft, end or leave."""

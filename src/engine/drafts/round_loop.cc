@@ -19,11 +19,16 @@ RoundLoop::RoundLoop(const ModelInfo& info, Drafting& drafting, std::span<const 
 
 Status RoundLoop::Run() {
   step_.Forget();
-  while (!live_.empty()) {
-    DSV4_RETURN_IF_ERROR(RunNext());
+  DraftCounts& counts = drafting_.counts;
+  const Stopwatch decoding;
+  const double before = counts.draft_s + counts.verify_s;
+  Status status;
+  while (!live_.empty() && status.ok()) {
+    status = RunNext();
     std::erase_if(live_, [](const LiveItem& l) { return l.ended; });
   }
-  return {};
+  counts.rest_s += std::max(decoding.Seconds() - (counts.draft_s + counts.verify_s - before), 0.0);
+  return status;
 }
 
 Status RoundLoop::RunNext() {

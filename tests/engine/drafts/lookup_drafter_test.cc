@@ -32,7 +32,8 @@ TEST(LookUp, IsItsDefinition) {
   test::Random random(4);
   for (int i = 0; i < 3000; ++i) {
     Ids t;
-    for (int64_t n = 1 + random.Index(30); n > 0; --n) t.push_back(static_cast<TokenId>(random.Index(3)));
+    const int64_t vocab = i % 2 == 0 ? 3 : 60, tokens = 1 + random.Index(i % 2 == 0 ? 30 : 300);
+    for (int64_t n = tokens; n > 0; --n) t.push_back(static_cast<TokenId>(random.Index(vocab)));
     const int64_t longest = 1 + random.Index(8), shortest = 1 + random.Index(4), most = 1 + random.Index(7);
     const auto n = static_cast<int64_t>(t.size());
     int64_t best = 0, end = 0;
