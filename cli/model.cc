@@ -131,6 +131,10 @@ void CountedExperts::Write(Engine& engine) {
 
 std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, TellPlan tell) {
   CheckGpuMemory(options);
+  if (options.ranks.check && options.device.find_first_of(",*-") == std::string::npos) {
+    throw UsageError("--check-ranks compares several ranks, and " + options.device +
+                     " names one; use --device cuda:0,1 or cpu*2, say, or leave it out");
+  }
   options.progress = progress.Callback();
   const bool watched = tell == TellPlan::kWhenWatched && !IsCpu(options.device) && StderrIsTerminal();
   const bool cpu_computes = options.offload.expert_compute != ExpertCompute::kGpu;

@@ -16,6 +16,7 @@
 #include "engine/drafts/device_round.h"
 #include "engine/drafts/drafted_loop.h"
 #include "engine/drafts/drafting.h"
+#include "engine/memory/loader.h"
 #include "engine/memory/repick.h"
 #include "engine/ranks/ranks.h"
 #include "engine/ranks/runner.h"
@@ -38,19 +39,6 @@ class EngineImpl : public Engine, public SessionOwner {
     int64_t taken = 0;                    // tokens of the present pass
     int64_t first_row = 0, num_rows = 0;  // of its logits
   };
-
-  // A device and a part of the model for each rank; `exchange` is null for one.
-  struct Loaded {
-    std::vector<std::unique_ptr<Device>> devices;
-    std::vector<std::unique_ptr<LoadedModel>> models;
-    std::unique_ptr<Exchange> exchange;
-    RankPlaces places;
-    ModelInfo info;
-    LoadTimes times;
-    DeviceFault fault;  // that the environment asks for
-    bool experts_on_host = false, waits_for_choices = false;
-  };
-  static Result<Loaded> LoadModel(const EngineOptions& options);
 
   // Runs nothing before Start.
   EngineImpl(const Loaded& loaded, const EngineOptions& options);

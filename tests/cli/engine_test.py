@@ -150,8 +150,9 @@ class Engine(CliTestCase):
         self.assertEqual(json.loads(self.ok("perplexity", *self.model, *ids, "--json", "--ctx", own))["windows"], 1)
 
     def test_what_only_ranks_do_is_refused_without_them(self):
-        for flags, why in [(["--check-ranks"], "cpu names one"), (["--device", "cpu*2", "--exchange", "events"], "whose ranks are threads")]:
-            self.fails(1, [why], "generate", *self.model, "--token-ids", self.ids, "-n", "1", *flags)
+        args = ["generate", *self.model, "--token-ids", self.ids, "-n", "1"]
+        self.fails(2, "cpu names one", *args, "--check-ranks")
+        self.fails(1, "whose ranks are threads", *args, "--device", "cpu*2", "--exchange", "events")
 
     def test_perplexity_of_token_ids(self):
         args = ["perplexity", *self.model, "--token-ids", self.ids, "--json"]

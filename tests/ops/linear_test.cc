@@ -10,7 +10,7 @@
 #include "support/compare.h"
 #include "support/devices.h"
 #include "support/guard_buffer.h"
-#include "support/input_parts.h"
+#include "support/linear_fixture.h"
 #include "support/quant_fixture.h"
 
 DSV4_DECLARE_PRODUCT_KERNELS(LinearCpu, LinearArgs)
@@ -20,99 +20,16 @@ namespace {
 
 const std::vector<Kernel<LinearArgs>> kLinearKernels = DSV4_PRODUCT_KERNELS(LinearCpu);
 
-// What bounds a result: |got - sum_k x w| <= gamma_n sum_k |x| |w|.
-enum class Sums {
-  // A product passes through at most n roundings: its own (generic kernel), 32 additions in a lane of its chunk, an
-  // addition (and for FP8 a multiplication) per chunk of 128 columns, 3 additions of lanes, the global scale; the
-  // reference rounds once.
-  kLanes,
-  // AMX tiles: 16 additions in a step of 32 columns, the sum of two, an addition per step of a chunk and, as above, for
-  // each chunk; two for the three parts of an input; the global scale; the reference. Numbers below 2^-126 may be lost:
-  // each of three products and three sums a column, at most.
-  kAmx,
-  // A GPU's tensor cores: x is two BF16 numbers (with `f32_inputs` as it is). Products of BF16 numbers are exact in
-  // float32; a tensor core adds 16 of them and the accumulator with at worst one truncation (2^-23 relative to the
-  // largest term) each, so K/16 steps, the partial sums (at most 128 + 8) and the factors stay within 2 gamma_(17 K/16
-  // + 140); F32 weights (FMA, K/32 + 5 additions) within less.
-  kGpu,
-  kGpuF32Inputs,
-};
-
-int64_t NumRoundings(int64_t k) { return std::min<int64_t>(CeilDiv(k, 8), 32) + 2 * CeilDiv(k, 128) + 6; }
-int64_t NumTileRoundings(int64_t k) {
-  return std::min<int64_t>(CeilDiv(k, 2), 16) + 1 + std::min<int64_t>(CeilDiv(k, 32), 8) + 2 * CeilDiv(k, 128) + 5;
-}
-
-double BoundOf(Sums sums, int64_t k, double magnitude, double largest) {
-  switch (sums) {
-    case Sums::kLanes:
-      return Gamma(NumRoundings(k)) * magnitude;
-    case Sums::kAmx:
-      return Gamma(NumTileRoundings(k)) * magnitude + static_cast<double>(6 * k) * 0x1p-126 * largest;
-    case Sums::kGpu:
-    case Sums::kGpuF32Inputs:
-      return 2 * Gamma(17 * CeilDiv(k, 16) + 140) * magnitude + 0x1p-126;
-  }
-  return 0;
-}
-
-struct Expected {
-  std::vector<double> y, bound;
-};
-
-Expected Exact(Sums sums, const std::vector<float>& x, const QuantFixture& w, int64_t num_tokens, int64_t groups) {
-  const int64_t k_dim = w.tensor().cols, rows = w.tensor().rows, per_group = rows / groups;
-  const bool parts = sums == Sums::kGpu && w.tensor().format != WeightFormat::kF32;
-  const std::vector<double> weights = w.Decoded();
-  Expected e;
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    for (int64_t n = 0; n < rows; ++n) {
-      double sum = 0, magnitude = 0, largest = 1;
-      for (int64_t k = 0; k < k_dim; ++k) {
-        const float in = x[static_cast<size_t>((t * groups + n / per_group) * k_dim + k)];
-        const double product = (parts ? InParts(in, 2) : static_cast<double>(in)) *
-                               weights[static_cast<size_t>(n * k_dim + k)];
-        largest = std::max(largest, std::fabs(static_cast<double>(in)));
-        sum += product;
-        magnitude += std::fabs(product);
-      }
-      e.y.push_back(sum);
-      e.bound.push_back(BoundOf(sums, k_dim, magnitude, largest));
-    }
-  }
-  return e;
-}
-
-// One way to compute a linear: a kernel of this machine's CPU, or the GPU with its inputs rounded or not.
-struct Way {
-  Sums sums;
-  void (*kernel)(const ExecContext& ctx, const LinearArgs& args);  // null: the GPU
-  ExecContext ctx = {};
-
-  bool on_gpu() const { return kernel == nullptr; }
-  // y [T, N] of x [T, G*K].
-  std::vector<float> Run(const QuantTensor& w, const Tensor& x, int64_t groups = 1) const {
-    GuardBuffer<float> y({x.dim(0), w.rows});
-    if (on_gpu()) {
-      Mirror gpu;
-      gpu.ctx().f32_inputs = sums == Sums::kGpuF32Inputs;
-      Linear(gpu.ctx(), {.x = gpu.In(x), .parts = {{gpu.Weight(w), gpu.Out(y.tensor())}}, .groups = groups});
-      gpu.Finish();
-    } else {
-      kernel(ctx, {.x = x, .parts = {{w, y.tensor()}}, .groups = groups});
-    }
-    return y.values();
-  }
-};
-
 template <typename Fn>
 void ForEachWay(On on, const Fn& fn) {
   if (on == On::kGpu) {
-    fn(Way{Sums::kGpu, nullptr});
+    fn(LinearWay{LinearSums::kGpu, nullptr});
     SCOPED_TRACE("float32 inputs");
-    return fn(Way{Sums::kGpuF32Inputs, nullptr});
+    return fn(LinearWay{LinearSums::kGpuF32Inputs, nullptr});
   }
-  ForEachKernel(kLinearKernels, [&](const auto run, bool tiles) { fn(Way{tiles ? Sums::kAmx : Sums::kLanes, run}); });
+  ForEachKernel(kLinearKernels, [&](const auto run, bool tiles) {
+    fn(LinearWay{tiles ? LinearSums::kAmx : LinearSums::kLanes, run});
+  });
 }
 
 // Calls fn(kind) for every format.
@@ -164,15 +81,15 @@ void ExpectExactProducts(On on, const QuantCase& kind, const LinearCase& c) {
     if (offset && on == On::kGpu && kind.format != WeightFormat::kFp8Block) continue;
     const QuantFixture w(random, kind, c.n, k, OptionsOn(on, offset ? 100 : 0, offset ? 112 : 0));
     GuardBuffer<float> x({c.t, c.groups * k}, random.Normals(c.t * c.groups * k));
-    ForEachWay(on, [&](Way way) {
+    ForEachWay(on, [&](LinearWay way) {
       way.ctx = TwoThreads();
-      const Expected expected = Exact(way.sums, x.values(), w, c.t, c.groups);
+      const ExactLinear expected = ExactOf(way.sums, x.values(), w, c.t, c.groups);
       const std::vector<float> y = way.Run(w.tensor(), x.tensor(), c.groups);
       EXPECT_TRUE(WithinBounds(y, expected.y, expected.bound));
       EXPECT_TRUE(BitEqual(way.Run(w.tensor(), x.tensor(), c.groups), y));
     });
     if (on == On::kGpu) continue;
-    const Expected expected = Exact(Sums::kLanes, x.values(), w, c.t, c.groups);
+    const ExactLinear expected = ExactOf(LinearSums::kLanes, x.values(), w, c.t, c.groups);
     GuardBuffer<float> y({c.t, c.n});
     Linear(Reference(), {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .groups = c.groups});
     EXPECT_TRUE(WithinBounds(y.span(), expected.y, expected.bound));
@@ -203,8 +120,8 @@ DSV4_DEVICE_TEST(Linear, RowsDoNotDependOnTheirBatch) {
       SCOPED_TRACE(StrCat("N ", n, " K ", k, " G ", groups));
       const QuantFixture w(random, kind, n, k, OptionsOn(on, 113, 0));
       GuardBuffer<float> x({num_tokens, groups * k}, random.Normals(num_tokens * groups * k));
-      ForEachWay(on, [&](Way way) {
-        if (way.sums == Sums::kGpuF32Inputs) return;
+      ForEachWay(on, [&](LinearWay way) {
+        if (way.sums == LinearSums::kGpuF32Inputs) return;
         const std::vector<float> all = way.Run(w.tensor(), x.tensor(), groups);
         for (const ExecContext& ctx : way.on_gpu() ? std::vector<ExecContext>{{}} : ThreadCounts()) {
           way.ctx = ctx;
@@ -239,7 +156,7 @@ DSV4_DEVICE_TEST(Linear, InfinityAndNanStayInTheirRow) {
     x[3 * k + k - 1] = std::numeric_limits<float>::quiet_NaN();
     x[5 * k] = std::numeric_limits<float>::infinity();
     Linear(Reference(), {.x = x.tensor(), .parts = {{w.tensor(), want.tensor()}}});
-    ForEachWay(on, [&](const Way& way) {
+    ForEachWay(on, [&](const LinearWay& way) {
       const std::vector<float> y = way.Run(w.tensor(), x.tensor());
       for (int64_t i = 0; i < want.size(); ++i)
         EXPECT_EQ(std::isfinite(y[static_cast<size_t>(i)]), std::isfinite(want[i])) << i;
@@ -259,8 +176,8 @@ DSV4_DEVICE_TEST(Linear, EveryFp8CodeDecodesExactly) {
                         .block_scale = scales.data(),
                         .scale_dtype = DType::kF8E8M0};
     GuardBuffer<float> x({4, 16}, std::vector<float>(64, 1.0f));
-    ForEachWay(on, [&](const Way& way) {
-      if (way.sums == Sums::kGpuF32Inputs) return;
+    ForEachWay(on, [&](const LinearWay& way) {
+      if (way.sums == LinearSums::kGpuF32Inputs) return;
       for (const int64_t t : {1, 4}) {
         const std::vector<float> y = way.Run(w, x.tensor().Head(t));
         for (int64_t n = 0; n < 256; ++n) {
@@ -292,12 +209,12 @@ DSV4_DEVICE_TEST(Linear, EveryFp4CodeAndScaleDecodesExactly) {
         std::vector<float> one(static_cast<size_t>(block));
         one[static_cast<size_t>(k)] = 1.0f;
         GuardBuffer<float> x({1, block}, one);
-        ForEachWay(on, [&](const Way& way) {
-          if (way.sums == Sums::kGpuF32Inputs) return;
+        ForEachWay(on, [&](const LinearWay& way) {
+          if (way.sums == LinearSums::kGpuF32Inputs) return;
           const std::vector<float> y = way.Run(w, x.tensor());
           for (int64_t n = 0; n < 256; ++n) {
             const float want = static_cast<float>(WeightValue(w, n, k)), got = y[static_cast<size_t>(n)];
-            if (way.sums == Sums::kAmx && std::fabs(want) < 0x1p-126f) {
+            if (way.sums == LinearSums::kAmx && std::fabs(want) < 0x1p-126f) {
               EXPECT_EQ(got, 0.0f) << n;  // no subnormal numbers on tiles
             } else if (std::isfinite(want)) {
               EXPECT_EQ(got, want) << n << " code " << code << " k " << k;
