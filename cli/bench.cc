@@ -391,6 +391,7 @@ int RunBench(const BenchOptions& options) {
   }
   if (options.draft_rows || options.draft_right) {
     for (const int64_t context : plan.contexts) BenchDrafts(options, *engine, plan.batches, context, plan.tokens);
+    counted.Write(*engine);
     return kExitDone;
   }
   Bench bench(options, plan, *engine, meter, progress);

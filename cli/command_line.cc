@@ -227,6 +227,11 @@ void CheckBench(const BenchOptions& o) {
     throw UsageError("--draft-rows and --draft-right measure drafts; add --speculate mtp, dspark or lookup");
   if (!o.shapes.empty() && !o.linears) throw UsageError("--shapes are those of --linears; add it");
   if (o.first_token && o.linears) throw UsageError("bench takes one of --first-token and --linears, not both");
+  if (!o.count_experts_file.empty() && (o.errors || o.first_token || o.linears || !o.disk.empty())) {
+    throw UsageError(
+        "--count-experts counts what steps and prompts choose; --errors, --first-token, --linears and --disk measure "
+        "none of them");
+  }
 }
 
 // What is measured instead of steps.

@@ -181,7 +181,6 @@ std::string Elsewhere(const MemoryPlan& p, const OffloadOptions& offload) {
 std::string Plan(const ModelDescription& d, const OffloadOptions& offload) {
   const MemoryPlan& p = d.plan;
   const bool on_gpu = p.host_staging_bytes > 0;
-  const bool weights_give_way = p.disk_bytes > 0 && p.experts_on_disk.empty();
   const auto kv_per_1k = static_cast<int64_t>(p.kv_bytes_per_1k_tokens);
   std::string out;
   const std::string n = FormatCount(p.ranks * p.devices);
@@ -208,7 +207,7 @@ std::string Plan(const ModelDescription& d, const OffloadOptions& offload) {
                       : FreeOrLimit("--host-memory", offload.host_memory, p.available_bytes, "free on this machine"),
                p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
               {"longest context that fits",
-               weights_give_way ? "weights make room for it" : FormatCount(p.max_context_that_fits) + " tokens"}},
+               p.weights_give_way() ? "weights make room for it" : FormatCount(p.max_context_that_fits) + " tokens"}},
              {false, true});
   out += Elsewhere(p, offload);
   out += Cards(d) + "\nops\n";

@@ -54,8 +54,7 @@ std::string PlanLine(const MemoryPlan& p) {
                      " a token (" + FormatBytes(p.kv_fixed_bytes + static_cast<int64_t>(context)) + " at " +
                      FormatCount(p.max_context) + "); free " +
                      (p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown");
-  const bool weights_give_way = p.disk_bytes > 0 && p.experts_on_disk.empty();
-  if (p.max_context_that_fits < p.max_context && !weights_give_way)
+  if (p.max_context_that_fits < p.max_context && !p.weights_give_way())
     line += ", enough for " + FormatCount(p.max_context_that_fits) + " tokens";
   if (p.loading_bytes > 0) {
     line += "; loading takes " + FormatBytes(p.loading_bytes) + " of it";

@@ -49,6 +49,9 @@ struct MemoryPlan {
   int64_t disk_bytes = 0;
   double disk_bytes_per_token = 0;  // that a token is expected to read there
   double disk_rate = 0;             // bytes a second, measured when the model loads; 0: not measured
+
+  // On a CPU: what memory does not hold of mapped weights is read again, so any context has room.
+  bool weights_give_way() const { return disk_bytes > 0 && experts_on_disk.empty(); }
 };
 
 // Bytes a second at which kernels read host memory over PCIe 5 x16, few of their blocks at a time (docs/offload.md).

@@ -142,6 +142,7 @@ class Usage(CliTestCase):
             self.fails(2, ["--kv-room", f"'{bytes}'", "up to 1024TiB"], "generate", "-p", "x", "--kv-room", bytes)
         self.ok("generate", "-p", "x", "-n", "1", "--kv-room", "1024TiB")
         self.fails(2, ["--routing", "--synthetic"], "bench", "--routing", "zipf")
+        self.fails(2, ["--count-experts", "--first-token"], "bench", "--count-experts", self.tmp / "x", "--first-token")
 
     def test_a_synthetic_checkpoint_is_written_inspected_and_never_overwritten(self):
         self.fails(2, ["--disk", "--synthetic"], "bench", "--disk", "x")

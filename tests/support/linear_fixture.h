@@ -1,5 +1,5 @@
-// A linear's exact result with what bounds the error of each way to compute it, and those ways: kernels of a CPU, or the
-// GPU.
+// A linear's exact result with what bounds the error of each way to compute it, and those ways: kernels of a CPU, or
+// the GPU.
 #pragma once
 
 #include <algorithm>
