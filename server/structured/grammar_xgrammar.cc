@@ -106,7 +106,7 @@ class XgMatcher : public GrammarMatcher {
       status_ = ResourceExhausted("no memory for the grammar of the output");
     } catch (const std::exception&) {  // the library's word for "not allowed"
     }
-    if (keeps_states) KeepStates(budget.steps());
+    if (keeps_states && result) KeepStates(budget.steps());  // what is not allowed leaves none
     return result && status_.ok();
   }
 

@@ -170,6 +170,19 @@ TEST_F(Structured, WhatIsRolledBackHasNotCome) {  // nor the end of the text
   }
 }
 
+TEST_F(Structured, WhatDoesNotComeLeavesNoStates) {
+  const auto compiler = GrammarCompiler::Create(NanoTokenizer(), NanoTokenizer().vocab_size(), {Eos()},
+                                                {.states = 500});
+  const auto matcher = (*compiler->Compile(Dump(AnyObjectFormat())))->NewMatcher();
+  const std::vector<TokenId> ids = NanoTokenizer().Encode(R"({"a": 1)");
+  for (int i = 0; i < 2000; ++i) {
+    for (const TokenId id : ids) ASSERT_TRUE(matcher->Accept(id)) << matcher->status().message();
+    EXPECT_FALSE(matcher->Accept(ids[0]));
+    matcher->Rollback(ids.size());
+  }
+  EXPECT_TRUE(matcher->status().ok()) << matcher->status().message();
+}
+
 TEST_F(Structured, NoAddedTokenIsAllowedInText) {
   const auto grammar = Compile(AnyObjectFormat());
   ASSERT_NE(grammar, nullptr);
