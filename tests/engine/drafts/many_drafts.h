@@ -98,7 +98,8 @@ TEST_P(ManyDrafts, ChangeNothing) {
 TEST_P(ManyDrafts, ChangeNothingHoweverLongTheyAre) {
   ASSERT_NO_FATAL_FAILURE(Load(DraftOptions{}.threshold));
   if (IsSkipped()) return;
-  for (const uint64_t seed : {98, 99}) {
+  const bool on_host = decode_->engine().runner().on_host();  // there both seeds would be alike
+  for (uint64_t seed = on_host ? 99 : 98; seed < 100; ++seed) {
     const std::vector<DraftWanted> all = Options(seed);
     const std::vector<DraftOutcome> plain = decode_->Run(all, nullptr, 0);
     for (uint64_t who = 0; who < drafters(); ++who) EXPECT_EQ(Differences(who, all, plain, 7), "") << who;
