@@ -214,12 +214,10 @@ class ResponsesReply : public Reply {
     response_["status"] = cut ? "incomplete" : "completed";
     if (cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
     response_["completed_at"] = UnixTime();
-    Json details = {{"reasoning_tokens", counts_.reasoning}};
-    if (counts_.drafted > 0) details["accepted_prediction_tokens"] = counts_.drafted;
     response_["usage"] = {{"input_tokens", counts_.prompt},
                           {"input_tokens_details", {{"cached_tokens", counts_.cached}}},
                           {"output_tokens", counts_.completion},
-                          {"output_tokens_details", std::move(details)},
+                          {"output_tokens_details", CompletionDetails(counts_)},
                           {"total_tokens", counts_.prompt + counts_.completion}};
     whole_ = ResponseText();
     Send(cut ? "response.incomplete" : "response.completed", Json::object(), "response", whole_);

@@ -189,16 +189,16 @@ void Metrics::RenderDrafts(MetricsPage* page) const {
   page->Counter("vllm:spec_decode_num_drafts_total", "Number of spec decoding drafts.", drafts_.verifications);
   page->Counter("vllm:spec_decode_num_draft_tokens_total", "Number of draft tokens.", drafts_.drafted);
   page->Counter("vllm:spec_decode_num_accepted_tokens_total", "Number of accepted tokens.", drafts_.accepted);
-  page->Head("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "Accepted tokens per draft position.");
-  for (size_t i = 0; i < drafts_.accepted_at.size(); ++i) {
-    page->Value("vllm:spec_decode_num_accepted_tokens_per_pos_total",
-                "," + MetricsPage::Label("position", std::to_string(i)), static_cast<double>(drafts_.accepted_at[i]));
-  }
-  page->Head("dsv4_spec_decode_num_draft_tokens_per_pos_total", "counter", "Draft tokens per draft position.");
-  for (size_t i = 0; i < drafts_.drafted_at.size(); ++i) {
-    page->Value("dsv4_spec_decode_num_draft_tokens_per_pos_total",
-                "," + MetricsPage::Label("position", std::to_string(i)), static_cast<double>(drafts_.drafted_at[i]));
-  }
+  const auto by_position = [page](const char* name, const char* help, const auto& counts) {
+    page->Head(name, "counter", help);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      page->Value(name, "," + MetricsPage::Label("position", std::to_string(i)), static_cast<double>(counts[i]));
+    }
+  };
+  by_position("vllm:spec_decode_num_accepted_tokens_per_pos_total", "Accepted tokens per draft position.",
+              drafts_.accepted_at);
+  by_position("dsv4_spec_decode_num_draft_tokens_per_pos_total", "Draft tokens per draft position.",
+              drafts_.drafted_at);
   page->Counter("dsv4_decode_steps_total", "Steps of decoding, with drafts or without.", drafts_.steps);
   page->Head("dsv4_spec_decode_seconds_total", "counter",
              "Time of drafting, of steps that hold drafts, and of other decoding.");

@@ -74,14 +74,18 @@ Json LogprobsToJson(const Tokenizer& tokenizer, const std::vector<OutputToken>& 
   return list;
 }
 
-Json UsageToJson(const TokenCounts& c) {
+Json CompletionDetails(const TokenCounts& c) {
   Json details = {{"reasoning_tokens", c.reasoning}};
   if (c.drafted > 0) details["accepted_prediction_tokens"] = c.drafted;
+  return details;
+}
+
+Json UsageToJson(const TokenCounts& c) {
   return {{"prompt_tokens", c.prompt},
           {"completion_tokens", c.completion},
           {"total_tokens", c.prompt + c.completion},
           {"prompt_tokens_details", {{"cached_tokens", c.cached}}},
-          {"completion_tokens_details", std::move(details)},
+          {"completion_tokens_details", CompletionDetails(c)},
           {"prompt_cache_hit_tokens", c.cached},
           {"prompt_cache_miss_tokens", c.prompt - c.cached}};
 }

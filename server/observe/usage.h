@@ -11,6 +11,9 @@
 
 namespace dsv4::server {
 
+// Of usage objects: what the chosen tokens were, and how many came by drafts where some did.
+Json CompletionDetails(const TokenCounts& counts);
+
 // OpenAI's usage object, with DeepSeek's flat cache counts.
 Json UsageToJson(const TokenCounts& counts);
 

@@ -97,21 +97,22 @@ Status DraftedLoop::Take(size_t i, std::span<const int32_t> results, bool queued
   const DecodeItem& item = items_[l.item];
   const auto rows = static_cast<size_t>(rows_);
   const auto right = static_cast<size_t>(results[0]);
-  const std::span<const int32_t> drawn = results.subspan(1, right + 1), proposed = results.subspan(1 + rows);
+  const std::span<const int32_t> drawn = results.subspan(1, right + 1);
   const int64_t start = LengthOf(*l.session), next_start = start + static_cast<int64_t>(right) + 1;
   l.session->NoteWritten((queued ? next_start : start) + rows_);
   l.session->ReserveTokens(rows);
-  Verified verified{.position = start - 1};
+  Verification verified{.position = start - 1, .proposed = results.subspan(1 + rows)};
+  int64_t gained = 0;
   for (size_t j = 0; j < drawn.size(); ++j) {
     l.session->Commit({&l.next, 1});
     DSV4_RETURN_IF_ERROR(CheckDrawn(drawn[j]));
     l.sampler->Count(drawn[j]);
     Emit(l, item, {.id = drawn[j], .drafted = j > 0}, on_token_);
-    verified.gained = static_cast<int64_t>(j);
-    verified.right = static_cast<int64_t>(std::min(j + 1, right));
+    gained = static_cast<int64_t>(j);
+    verified.accepted = static_cast<int64_t>(std::min(j + 1, right));
     if (l.ended) break;
   }
-  on_verified(i, proposed, verified);
+  on_verified(i, verified, gained);
   return {};
 }
 

@@ -35,21 +35,15 @@ class RankDraftedSteps {
   std::vector<std::unique_ptr<DraftedSteps>> steps_;
 };
 
-// How a draft was verified.
-struct Verified {
-  int64_t position = 0;  // of the last token in front of it that had been processed
-  int64_t right = 0;     // the first so many of its tokens were drawn
-  int64_t gained = 0;    // tokens that count because of it: one less where the last right one ends the sequence
-};
-
 // One round is always queued behind the one whose tokens are awaited, so the device never waits for the host: every
 // sequence has as many drafts in each round, and what a round accepts is known to the next one on the device. What a
 // round does for a sequence that turns out to have ended is not committed: it lies behind the sequence's end, and rings
 // have room for it (DraftedSteps::kMostRows).
 class DraftedLoop {
  public:
-  // A draft of live[i] that was verified.
-  using VerifiedFn = std::function<void(size_t i, std::span<const TokenId> proposed, const Verified& verified)>;
+  // A draft of live[i] that was verified, and how many tokens count because of it: one less than were accepted where
+  // the last of these ends the sequence.
+  using VerifiedFn = std::function<void(size_t i, const Verification& verified, int64_t gained)>;
   // Behind every round's tokens: what it took, and whether it did what a repeated one does not. True: the loop ends
   // behind the round that is queued by then. Of a round that lies behind every sequence's end nothing is said.
   using RoundFn = std::function<bool(double seconds, bool was_first)>;

@@ -35,7 +35,7 @@ int64_t LookUp(std::span<const TokenId> tokens, TokenId next, int64_t longest, i
   for (; end >= kBlock && best < longest; end -= kBlock) {
     if (Holds(t + end - kBlock, next)) look(end - kBlock, end);
   }
-  look(0, best < longest ? end : 0);
+  look(0, end);
   if (best < shortest) return 0;
   for (int64_t i = best_end; static_cast<int64_t>(draft->size()) < most; ++i) {
     draft->push_back(i < n ? t[i] : i == n ? next : (*draft)[static_cast<size_t>(i - n - 1)]);

@@ -99,12 +99,12 @@ Status RoundLoop::RunAhead(int64_t drafts) {
   DraftCounts& counts = drafting_.counts;
   DraftPolicy& policy = drafting_.policy;
   int64_t accepted_before = counts.accepted;
-  const auto take = [&](size_t i, std::span<const TokenId> proposed, const Verified& verified) {
+  const auto take = [&](size_t i, const Verification& verified, int64_t gained) {
     Draft& draft = drafts_[i];
-    draft.tokens.assign(proposed.begin(), proposed.end());
+    draft.tokens.assign(verified.proposed.begin(), verified.proposed.end());
     draft.confidence.clear();
     drafting_.drafter->Foresees(drafts, &draft.confidence);
-    Count(draft, /*foreseen=*/true, verified, items_[live_[i].item]);
+    Count(draft, /*foreseen=*/true, verified, gained, items_[live_[i].item]);
   };
   const auto ends = [&](double seconds, bool was_first) {
     was_round_ = true;
@@ -243,34 +243,35 @@ Status RoundLoop::Draw(size_t i) {
   const DecodeItem& item = items_[l.item];
   const auto position = static_cast<int64_t>(l.session->tokens().size()) - 2;
   const size_t rows = draft.tokens.size() + 1;
-  Verified verified{.position = position};
+  Verification verified{.position = position, .proposed = draft.tokens};
+  int64_t gained = 0;
   for (size_t row = 0;; ++row) {
     DSV4_ASSIGN_OR_RETURN(SampledToken token, step_.Draw(i, row));
     token.drafted = row > 0;
-    verified.gained = static_cast<int64_t>(row);
+    gained = static_cast<int64_t>(row);
     Emit(l, item, token, on_token_);
     if (row + 1 == rows || token.id != draft.tokens[row]) break;
-    verified.right = static_cast<int64_t>(row) + 1;
+    verified.accepted = static_cast<int64_t>(row) + 1;
     if (l.ended) break;
     l.session->Commit({&l.next, 1});
   }
-  if (rows > 1) Count(draft, foreseen_, verified, item);
+  if (rows > 1) Count(draft, foreseen_, verified, gained, item);
   return {};
 }
 
-void RoundLoop::Count(const Draft& draft, bool foreseen, const Verified& verified, const DecodeItem& item) {
+void RoundLoop::Count(const Draft& draft, bool foreseen, const Verification& verified, int64_t gained,
+                      const DecodeItem& item) {
   DraftCounts& c = drafting_.counts;
   ++c.verifications;
   c.drafted += static_cast<int64_t>(draft.tokens.size());
-  c.accepted += verified.gained;
+  c.accepted += gained;
   for (size_t i = 0; i < draft.tokens.size(); ++i) {
     ++c.drafted_at[i];
-    if (static_cast<int64_t>(i) < verified.gained) ++c.accepted_at[i];
+    if (static_cast<int64_t>(i) < gained) ++c.accepted_at[i];
   }
-  drafting_.policy.Observe(draft, verified.right, foreseen);
-  drafting_.drafter->Observe(draft, verified.right);
-  if (item.on_verification)
-    item.on_verification({.position = verified.position, .proposed = draft.tokens, .accepted = verified.right});
+  drafting_.policy.Observe(draft, verified.accepted, foreseen);
+  drafting_.drafter->Observe(draft, verified.accepted);
+  if (item.on_verification) item.on_verification(verified);
 }
 
 }  // namespace dsv4

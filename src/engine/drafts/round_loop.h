@@ -62,7 +62,7 @@ class RoundLoop {
   Status StepOnce();
   // Draws the tokens of live_[i]'s rows.
   Status Draw(size_t i);
-  void Count(const Draft& draft, bool foreseen, const Verified& verified, const DecodeItem& item);
+  void Count(const Draft& draft, bool foreseen, const Verification& verified, int64_t gained, const DecodeItem& item);
 
   const ModelInfo& info_;
   Drafting& drafting_;

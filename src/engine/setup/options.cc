@@ -183,16 +183,15 @@ Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& o)
 }
 
 RankPlaces PlacesOf(const EngineOptions& o, std::span<const std::unique_ptr<Device>> devices) {
-  RankPlaces p{.count = static_cast<int>(devices.size()),
-               .free_bytes = devices.front()->free_bytes(),
-               .fullest = devices.front()->index()};
+  RankPlaces p{.count = static_cast<int>(devices.size())};
   const Device& first = *devices.front();
   const bool shares = p.count > 1 && devices[1]->index() == first.index();
   if (first.kind() == DeviceKind::kCpu || shares) p.sharing = p.count;
   if (first.kind() != DeviceKind::kCpu)
     p.transport = shares || o.ranks.exchange_by_events ? ExchangeTransport::kEvents : ExchangeTransport::kWords;
   for (const auto& device : devices) {
-    if (device->free_bytes() < p.free_bytes) p.free_bytes = device->free_bytes(), p.fullest = device->index();
+    const int64_t free = device->free_bytes();
+    if (device == devices.front() || free < p.free_bytes) p.free_bytes = free, p.fullest = device->index();
   }
   return p;
 }
