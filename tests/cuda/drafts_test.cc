@@ -29,14 +29,15 @@ INSTANTIATE_TEST_SUITE_P(Cuda, DraftCases,
                                          DraftedModel{"nano", "cuda", true, Speculate::kDspark, HasGpu}),
                          NameOf);
 
-INSTANTIATE_TEST_SUITE_P(Cuda, ManyDrafts,
-                         testing::Values(ModelAndSeeds{"flash-nvfp4", "cuda", 20, Speculate::kOff, HasGpu},
-                                         ModelAndSeeds{"flash-mtp", "cuda", 20, Speculate::kMtp, HasGpu},
-                                         ModelAndSeeds{"flash-dspark", "cuda", 20, Speculate::kDspark, HasGpu},
-                                         ModelAndSeeds{"nano", "cuda", 4, Speculate::kMtp, HasGpu},
-                                         ModelAndSeeds{"flash-mtp", "cuda:0,1", 4, Speculate::kMtp, HasTwoGpus},
-                                         ModelAndSeeds{"flash-dspark", "cuda:0,1", 4, Speculate::kDspark, HasTwoGpus}),
-                         NameOfSeeds);
+INSTANTIATE_TEST_SUITE_P(
+    Cuda, ManyDrafts,
+    testing::Values(ModelAndSeeds{{"flash-nvfp4", "cuda", false, Speculate::kOff, HasGpu}, 20},
+                    ModelAndSeeds{{"flash-mtp", "cuda", false, Speculate::kMtp, HasGpu}, 20},
+                    ModelAndSeeds{{"flash-dspark", "cuda", false, Speculate::kDspark, HasGpu}, 20},
+                    ModelAndSeeds{{"nano", "cuda", false, Speculate::kMtp, HasGpu}, 4},
+                    ModelAndSeeds{{"flash-mtp", "cuda:0,1", false, Speculate::kMtp, HasTwoGpus}, 4},
+                    ModelAndSeeds{{"flash-dspark", "cuda:0,1", false, Speculate::kDspark, HasTwoGpus}, 4}),
+    NameOfSeeds);
 
 // With log-probabilities, which the host draws.
 TEST(CudaDrafts, ChangeNothingThatTheHostDraws) {

@@ -322,21 +322,20 @@ struct DraftedModel {
   bool (*is_there)() = [] { return true; };  // the device
 };
 
-// For INSTANTIATE_TEST_SUITE_P.
-inline std::string NameOf(const testing::TestParamInfo<DraftedModel>& instance) {
-  const DraftedModel& model = instance.param;
+inline std::string NameOfModel(const DraftedModel& model) {
   std::string name = std::string(model.fixture) + "_" + model.device + (model.in_rounds ? "_rounds" : "") +
                      (model.module == Speculate::kOff ? "" : "_" + std::string(kSpeculateNames[size_t(model.module)]));
   std::replace_if(
       name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
   return name;
 }
+// For INSTANTIATE_TEST_SUITE_P.
+inline std::string NameOf(const testing::TestParamInfo<DraftedModel>& instance) { return NameOfModel(instance.param); }
 
 // One engine and runs of it without drafts, which those with drafts are held against.
-class DraftsOfAModel : public ::testing::TestWithParam<DraftedModel> {
+class DraftsOfAnEngine : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const DraftedModel& model = GetParam();
+  void Load(const DraftedModel& model, float threshold) {
     if (!model.is_there()) GTEST_SKIP() << "no " << model.device << " that this build runs on";
     const std::string name = model.fixture;
     const std::string dir = name == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano" : FixtureDir(name);
@@ -344,21 +343,13 @@ class DraftsOfAModel : public ::testing::TestWithParam<DraftedModel> {
     engine_ = LoadOrFail({.model_dir = dir,
                           .device = model.device,
                           .num_threads = 1,
-                          .drafts = {.speculate = model.module, .threshold = 0}});
+                          .drafts = {.speculate = model.module, .threshold = threshold}});
     ASSERT_NE(engine_, nullptr);
     decode_ = std::make_unique<DraftedDecode>(*engine_);
     module_ = std::move(decode_->engine().drafting().drafter);
     if (model.in_rounds && decode_->engine().runner().on_host()) decode_->UseDecode(AsOnADevice(*engine_));
   }
 
-  // The batch; where rounds are of a device, without what the host draws.
-  std::vector<DraftWanted> Options(uint64_t seed) const {
-    std::vector<DraftWanted> all = EveryOption(seed);
-    for (DraftWanted& w : all) {
-      if (GetParam().in_rounds) w.sampling.top_logprobs = -1;
-    }
-    return all;
-  }
   int64_t vocab() const { return engine_->info().vocab_size; }
   std::unique_ptr<Oracle> MakeOracle(Guess guess, const std::vector<DraftOutcome>& plain) {
     return std::make_unique<Oracle>(guess, plain, vocab());
@@ -381,6 +372,20 @@ class DraftsOfAModel : public ::testing::TestWithParam<DraftedModel> {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<DraftedDecode> decode_;
   std::unique_ptr<Drafter> module_;  // goes before the engine
+};
+
+class DraftsOfAModel : public DraftsOfAnEngine, public ::testing::WithParamInterface<DraftedModel> {
+ protected:
+  void SetUp() override { Load(GetParam(), /*threshold=*/0); }
+
+  // The batch; where rounds are of a device, without what the host draws.
+  std::vector<DraftWanted> Options(uint64_t seed) const {
+    std::vector<DraftWanted> all = EveryOption(seed);
+    for (DraftWanted& w : all) {
+      if (GetParam().in_rounds) w.sampling.top_logprobs = -1;
+    }
+    return all;
+  }
 };
 
 }  // namespace dsv4::test

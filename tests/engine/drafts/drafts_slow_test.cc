@@ -6,20 +6,20 @@ namespace dsv4::test {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(All, ManyDrafts,
-                         testing::Values(ModelAndSeeds{"flash-nvfp4", "cpu", 3},
-                                         ModelAndSeeds{"pro-official-cut", "cpu", 1}, ModelAndSeeds{"nano", "cpu", 1},
-                                         ModelAndSeeds{"flash-nvfp4", "cpu*2", 1},
-                                         ModelAndSeeds{"flash-mtp", "cpu", 1, Speculate::kMtp},
-                                         ModelAndSeeds{"flash-dspark", "cpu", 1, Speculate::kDspark}),
+                         testing::Values(ModelAndSeeds{{"flash-nvfp4", "cpu"}, 3},
+                                         ModelAndSeeds{{"pro-official-cut", "cpu"}, 1},
+                                         ModelAndSeeds{{"nano", "cpu"}, 1}, ModelAndSeeds{{"flash-nvfp4", "cpu*2"}, 1},
+                                         ModelAndSeeds{{"flash-mtp", "cpu", false, Speculate::kMtp}, 1},
+                                         ModelAndSeeds{{"flash-dspark", "cpu", false, Speculate::kDspark}, 1}),
                          NameOfSeeds);
 INSTANTIATE_TEST_SUITE_P(Campaign, ManyDrafts,
-                         testing::Values(ModelAndSeeds{"flash-nvfp4", "cpu", 20},
-                                         ModelAndSeeds{"pro-official-cut", "cpu", 4},
-                                         ModelAndSeeds{"mini-bf16", "cpu", 4},
-                                         ModelAndSeeds{"flash-all-nvfp4", "cpu", 4}, ModelAndSeeds{"nano", "cpu", 3},
-                                         ModelAndSeeds{"flash-nvfp4", "cpu*2", 3},
-                                         ModelAndSeeds{"flash-mtp", "cpu", 20, Speculate::kMtp},
-                                         ModelAndSeeds{"flash-dspark", "cpu", 20, Speculate::kDspark}),
+                         testing::Values(ModelAndSeeds{{"flash-nvfp4", "cpu"}, 20},
+                                         ModelAndSeeds{{"pro-official-cut", "cpu"}, 4},
+                                         ModelAndSeeds{{"mini-bf16", "cpu"}, 4},
+                                         ModelAndSeeds{{"flash-all-nvfp4", "cpu"}, 4},
+                                         ModelAndSeeds{{"nano", "cpu"}, 3}, ModelAndSeeds{{"flash-nvfp4", "cpu*2"}, 3},
+                                         ModelAndSeeds{{"flash-mtp", "cpu", false, Speculate::kMtp}, 20},
+                                         ModelAndSeeds{{"flash-dspark", "cpu", false, Speculate::kDspark}, 20}),
                          NameOfSeeds);
 
 // In rounds without the host: texts that begin at every place of the rings and end at any.

@@ -2,11 +2,8 @@
 // that the test program names (INSTANTIATE_TEST_SUITE_P).
 #pragma once
 
-#include <algorithm>
-#include <cctype>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/drafts/drafts_fixture.h"
@@ -14,39 +11,18 @@
 namespace dsv4::test {
 
 struct ModelAndSeeds {
-  const char* fixture;  // or nano
-  const char* device;
+  DraftedModel model;
   uint64_t seeds;
-  Speculate module = Speculate::kOff;
-  bool (*is_there)() = [] { return true; };  // the device
 };
 
 inline std::string NameOfSeeds(const testing::TestParamInfo<ModelAndSeeds>& instance) {
-  std::string name = std::string(instance.param.fixture) + "_" + instance.param.device;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
-  return name;
+  return NameOfModel(instance.param.model);
 }
 
-class ManyDrafts : public ::testing::TestWithParam<ModelAndSeeds> {
+class ManyDrafts : public DraftsOfAnEngine, public ::testing::WithParamInterface<ModelAndSeeds> {
  protected:
   // Who drafts: oracles that guess as Guess says, lookup, the model's own module.
   static constexpr uint64_t kLookup = 4, kModule = 5;
-
-  void Load(float threshold) {
-    const ModelAndSeeds& model = GetParam();
-    if (!model.is_there()) GTEST_SKIP() << "no " << model.device << " that this build runs on";
-    const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano"
-                                                                 : FixtureDir(model.fixture);
-    if (dir.empty()) GTEST_SKIP() << "fixture " << model.fixture << " is not on this machine";
-    engine_ = LoadOrFail({.model_dir = dir,
-                          .device = model.device,
-                          .num_threads = 1,
-                          .drafts = {.speculate = model.module, .threshold = threshold}});
-    ASSERT_NE(engine_, nullptr);
-    decode_ = std::make_unique<DraftedDecode>(*engine_);
-    module_ = std::move(decode_->engine().drafting().drafter);
-  }
 
   uint64_t drafters() const { return module_ == nullptr ? kModule : kModule + 1; }
 
@@ -60,25 +36,15 @@ class ManyDrafts : public ::testing::TestWithParam<ModelAndSeeds> {
 
   std::string Differences(uint64_t who, const std::vector<DraftWanted>& wanted, const std::vector<DraftOutcome>& plain,
                           int64_t most) {
-    std::unique_ptr<Drafter> drafter;
-    if (who < kLookup) {
-      drafter = std::make_unique<Oracle>(static_cast<Guess>(who), plain, engine_->info().vocab_size);
-    } else {
-      drafter = who == kLookup ? std::make_unique<LookupDrafter>() : std::move(module_);
-    }
-    const std::string text = decode_->Differences(wanted, plain, std::move(drafter), most);
-    if (who == kModule) module_ = std::move(decode_->engine().drafting().drafter);
-    return text;
+    if (who == kModule) return DifferencesWithModule(wanted, plain, most);
+    if (who == kLookup) return decode_->Differences(wanted, plain, std::make_unique<LookupDrafter>(), most);
+    return decode_->Differences(wanted, plain, MakeOracle(static_cast<Guess>(who), plain), most);
   }
-
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<DraftedDecode> decode_;
-  std::unique_ptr<Drafter> module_;  // goes before the engine
 };
 
 // A sequence in a batch is what it is alone, so the first of a batch are also the runs of a smaller one.
 TEST_P(ManyDrafts, ChangeNothing) {
-  ASSERT_NO_FATAL_FAILURE(Load(/*threshold=*/0));
+  ASSERT_NO_FATAL_FAILURE(Load(GetParam().model, /*threshold=*/0));
   if (IsSkipped()) return;
   for (uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
     const std::vector<DraftWanted> all = Options(seed);
@@ -96,7 +62,7 @@ TEST_P(ManyDrafts, ChangeNothing) {
 
 // With the policy, which follows the clock.
 TEST_P(ManyDrafts, ChangeNothingHoweverLongTheyAre) {
-  ASSERT_NO_FATAL_FAILURE(Load(DraftOptions{}.threshold));
+  ASSERT_NO_FATAL_FAILURE(Load(GetParam().model, DraftOptions{}.threshold));
   if (IsSkipped()) return;
   const bool on_host = decode_->engine().runner().on_host();  // there both seeds would be alike
   for (uint64_t seed = on_host ? 99 : 98; seed < 100; ++seed) {
