@@ -46,8 +46,9 @@ void Report(const BenchOptions& options, const Json& row, const std::string& lin
 
 namespace {
 
-constexpr int64_t kComputedContext = 512;  // on the CPU: the rest of a longer context is copied (AppendCopies)
-constexpr int64_t kPage = 256;             // the smallest context that can be copied from
+// Longer contexts are copied from here on (AppendCopies).
+constexpr int64_t kPage = 256;  // the smallest context that can be copied from
+constexpr int64_t kComputedOnCpu = 512, kComputedOnGpu = 8192, kComputedByAllOnGpu = int64_t{1} << 18;
 constexpr int64_t kTracedSteps = 4;
 
 double Median(std::vector<double> x) {
@@ -194,7 +195,7 @@ class Bench {
   void Decode(int64_t batch, int64_t context) {
     const Rates rates = RatesNow();
     const int64_t v = engine_.info().vocab_size;
-    const int64_t computed = plan_.on_cpu ? std::min(context, batch > 1 ? kPage : kComputedContext) : context;
+    const int64_t computed = std::min(context, MostComputed(batch));
     const std::vector<std::unique_ptr<Session>> sessions = Fill(batch, context, computed);
     std::vector<std::unique_ptr<Sampler>> samplers;
     std::vector<DecodeItem> items;
@@ -297,8 +298,13 @@ class Bench {
     return Median(means);
   }
 
-  // Sessions with `context` tokens each. All are computed, or the first `computed` once for all and the rest of each
-  // copied.
+  // Tokens of a context that are computed; on the CPU, those of several sequences once for all.
+  int64_t MostComputed(int64_t batch) const {
+    if (plan_.on_cpu) return batch > 1 ? kPage : kComputedOnCpu;
+    return std::max(kComputedOnGpu, kComputedByAllOnGpu / batch);
+  }
+
+  // Sessions with `context` tokens each, the first `computed` computed and the rest copied.
   std::vector<std::unique_ptr<Session>> Fill(int64_t batch, int64_t context, int64_t computed) {
     const int64_t v = engine_.info().vocab_size;
     std::vector<std::unique_ptr<Session>> sessions;

@@ -1,6 +1,6 @@
 // For measurements: what an engine's processor could do at most, and where the time of its steps goes. The CPU only;
-// elsewhere every call ends with kUnsupported, but for Engine::MeasureReadRate and ReplaceDrafts. Rates are of a
-// second, times are in seconds.
+// elsewhere every call ends with kUnsupported, but for Engine::MeasureReadRate, AppendCopies and ReplaceDrafts. Rates
+// are of a second, times are in seconds.
 #pragma once
 
 #include <cstdint>
@@ -55,10 +55,10 @@ struct LinearTime {
 Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape,
                                  int64_t num_tokens, double budget);
 
-// Appends tokens without computing them: their cached rows are copies of those of the session's first page of 256
-// tokens, which must be there. For measurements at contexts that would take hours to fill; the text that follows means
-// nothing. Errors: kInvalidArgument (no whole page yet, an id outside the vocabulary), kResourceExhausted (context
-// limit, memory).
+// Appends tokens without computing them: their cached rows are copies of those of the session's whole pages of 256
+// tokens, in turn; there must be one. For measurements at contexts that would take minutes or hours to fill; the text
+// that follows means nothing. Errors: kInvalidArgument (no whole page yet, an id outside the vocabulary),
+// kResourceExhausted (context limit, memory).
 Status AppendCopies(Session& session, std::span<const TokenId> tokens);
 
 // What a session is going to say, as far as is known.

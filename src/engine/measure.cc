@@ -134,21 +134,21 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
 
 Status AppendCopies(Session& session, std::span<const TokenId> tokens) {
   auto* impl = dynamic_cast<SessionImpl*>(&session);
-  if (impl == nullptr) return InvalidArgument("this session belongs to no engine of this library");
-  DSV4_ASSIGN_OR_RETURN(const EngineImpl* const engine, OnCpu(dynamic_cast<EngineImpl&>(impl->owner())));
+  auto* engine = impl == nullptr ? nullptr : dynamic_cast<EngineImpl*>(&impl->owner());
+  if (engine == nullptr) return InvalidArgument("this session belongs to no engine of this library");
   DSV4_RETURN_IF_ERROR(CheckTokens(engine->info(), LengthOf(*impl), tokens));
   const KvLayout& layout = engine->runner().model().kv_layout();
   const auto done = static_cast<int64_t>(session.tokens().size());
-  if (done < layout.page_tokens) {
-    return InvalidArgument(StrCat("cached rows are copied from the first page of ", layout.page_tokens,
-                                  " tokens; the session has ", done));
+  const auto whole = static_cast<size_t>(done / layout.page_tokens);
+  if (whole == 0) {
+    return InvalidArgument(
+        StrCat("cached rows are copied from whole pages of ", layout.page_tokens, " tokens; the session has ", done));
   }
   DSV4_RETURN_IF_ERROR(impl->caches().Reserve(done + static_cast<int64_t>(tokens.size())));
   for (int r = 0; r < impl->caches().count(); ++r) {
+    Device& device = *impl->memory().devices[static_cast<size_t>(r)];
     const std::vector<uint8_t*>& pages = impl->caches().of(r).pages();
-    for (size_t i = static_cast<size_t>(done / layout.page_tokens); i < pages.size(); ++i) {
-      std::memcpy(pages[i], pages[0], static_cast<size_t>(layout.page_bytes));
-    }
+    for (size_t i = whole; i < pages.size(); ++i) device.CopyWithin(pages[i], pages[i % whole], layout.page_bytes);
   }
   impl->ReserveTokens(tokens.size());
   impl->Commit(tokens);
