@@ -379,7 +379,11 @@ TEST_P(CudaRanksOn, RankInvariantTextIsOneGpus) {
 
 TEST(CudaRanksPlan, CountsWhatARankTakes) {
   DSV4_GPU_OR_SKIP();
-  const auto plan = [](const char* device) { return std::move(Inspect(NanoOnRanks(device))).value().plan; };
+  const auto plan = [](const char* device) {
+    auto description = Inspect(NanoOnRanks(device));
+    EXPECT_TRUE(description.ok()) << description.status().message();
+    return description.ok() ? description->plan : MemoryPlan{};
+  };
   const MemoryPlan one = plan("cuda"), two = plan(kOneGpu);
   EXPECT_EQ(one.ranks, 1);
   EXPECT_EQ(one.exchange_bytes, 0);
