@@ -4,6 +4,8 @@
 // nothing else: not on T, not on how the parts travel. When the exchange has failed, y is unspecified and nobody waits.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/rank_rows.h"
 #include "ops/registry.h"
 #include "tensor/tensor.h"
@@ -27,10 +29,13 @@ inline int64_t RankExchanges(const ExecContext& ctx, int64_t elements) {
 }
 
 // What does not fit as words travels as arrays, where the exchange has memory for those: each rank adds one share of
-// the elements for all, then, unless own rows are enough, all get the sums. The same bits.
+// the elements for all, then, unless own rows are enough, all get the sums. The same bits. With more than two ranks
+// large sums that do fit, too: a word for every peer is more bytes then (bench/notes/ranks.md, "Four GPUs").
+inline constexpr int64_t kFewWords = int64_t{80} * 4096;
 inline bool SumsInBulk(const ExecContext& ctx, int64_t elements) {
   const ExchangeMemory& m = ctx.ranks->memory;
-  return m.bulk_floats > 0 && elements > m.elements && elements % 4 == 0;
+  const int64_t words = ctx.ranks->count > 2 ? std::min(m.elements, kFewWords) : m.elements;
+  return m.bulk_floats > 0 && elements > words && elements % 4 == 0;
 }
 // The shares of a sum as arrays: units of y and their grain, floats of a unit.
 struct SumShares {
