@@ -46,7 +46,7 @@ void Report(const BenchOptions& options, const Json& row, const std::string& lin
 
 namespace {
 
-// Longer contexts are copied from here on (AppendCopies).
+// Of a context so many tokens are computed (MostComputed); the rest is copied (AppendCopies).
 constexpr int64_t kPage = 256;  // the smallest context that can be copied from
 constexpr int64_t kComputedOnCpu = 512, kComputedOnGpu = 8192, kComputedByAllOnGpu = int64_t{1} << 18;
 constexpr int64_t kTracedSteps = 4;
