@@ -14,7 +14,8 @@ Input InputOf(const ExecContext& ctx, ActivationDtype mode, const QuantTensor& w
 
 void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Activation& x,
                  std::initializer_list<LinearCall> calls, const Room& scratch) {
-  LinearArgs plain{.x = x.x, .x_blocks = x.blocks}, rounded;
+  LinearArgs plain, rounded;
+  plain.x = x.x, plain.x_blocks = x.blocks;
   for (const LinearCall& call : calls) {
     if (!call.w) continue;
     if (call.input == Input::kCodes && BlockScaledLinear(ctx, x.x, call.w, call.y)) continue;

@@ -1,9 +1,9 @@
 // The matrices of a linear: one, or several that share its input.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <initializer_list>
+#include <memory>
+#include <type_traits>
 
 #include "base/check.h"
 #include "ops/query_blocks.h"
@@ -26,24 +26,34 @@ struct LinearPart {
   int64_t push_site = kNoSite;
 };
 
+// Only the parts that are there are ever written or copied: a layer calls a dozen linears, mostly of one part.
 class LinearParts {
+  static_assert(std::is_trivially_copyable_v<LinearPart>);
+
  public:
-  LinearParts() = default;
+  LinearParts() {}                                        // NOLINT: no part exists yet
   LinearParts(std::initializer_list<LinearPart> parts) {  // NOLINT: .parts = {{w, y}}
     for (const LinearPart& part : parts) Add(part);
+  }
+  LinearParts(const LinearParts& other) { *this = other; }
+  LinearParts& operator=(const LinearParts& other) {
+    if (this == &other) return *this;
+    size_ = 0;
+    for (const LinearPart& part : other) Add(part);
+    return *this;
   }
 
   void Add(const LinearPart& part) {
     DSV4_CHECK(size_ < kMaxLinearParts, "more than ", kMaxLinearParts, " matrices of one input");
-    parts_[static_cast<size_t>(size_++)] = part;
+    std::construct_at(&parts_[size_++], part);
   }
 
   int size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  const LinearPart* begin() const { return parts_.data(); }
-  const LinearPart* end() const { return parts_.data() + size_; }
-  const LinearPart& operator[](int i) const { return parts_[static_cast<size_t>(i)]; }
-  LinearPart& operator[](int i) { return parts_[static_cast<size_t>(i)]; }
+  const LinearPart* begin() const { return parts_; }
+  const LinearPart* end() const { return parts_ + size_; }
+  const LinearPart& operator[](int i) const { return parts_[i]; }
+  LinearPart& operator[](int i) { return parts_[i]; }
   // The one there is: what kernels of a CPU are given.
   const LinearPart& only() const {
     DSV4_CHECK_EQ(size_, 1);
@@ -51,7 +61,9 @@ class LinearParts {
   }
 
  private:
-  std::array<LinearPart, kMaxLinearParts> parts_;
+  union {
+    LinearPart parts_[kMaxLinearParts];
+  };
   int size_ = 0;
 };
 
