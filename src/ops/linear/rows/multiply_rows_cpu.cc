@@ -42,9 +42,10 @@ DSV4_INLINE void PrefetchNextRows(const QuantTensor& w, int64_t n, int64_t k, in
   }
 }
 
-// Few tokens: weights go from their codes into registers and into T products each.
+// Few tokens: weights go from their codes into registers and into T products each. A function of its own: inlined, GCC
+// reloads the rows' addresses from memory with every product.
 template <typename Row, int R, int T>
-void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
+[[gnu::noinline]] void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
   const QuantTensor& w = *p.w;
   const int64_t k_dim = w.cols, whole = Row::Whole(k_dim);
   const float* x[T];
@@ -97,10 +98,12 @@ DSV4_INLINE void Unroll(const Fn& fn) {
   (std::make_integer_sequence<int64_t, N>());
 }
 
-// The products of kTileRows decoded rows and T tokens over a chunk, added to their totals. x holds `vectors` times a
-// vector of each token, w the same of each row. A function of its own: inlined, GCC leaves accumulators in memory.
+// The products of kTileRows decoded rows and T tokens over a chunk, added to their totals, which the `first` chunk finds
+// at zero whatever is there. x holds `vectors` times a vector of each token, w the same of each row. A function of its
+// own: inlined, GCC leaves accumulators in memory.
 template <int T, bool Scaled>
-[[gnu::noinline]] void AddTile(const float* x, const float* w, int64_t vectors, const float* scale, Vec* total) {
+[[gnu::noinline]] void AddTile(const float* x, const float* w, int64_t vectors, const float* scale, bool first,
+                               Vec* total) {
   Vec acc[T][kTileRows];
   Unroll<T>([&](auto t) { Unroll<kTileRows>([&](auto r) { acc[t][r] = Zero(); }); });
   for (int64_t v = 0; v < vectors; ++v, w += kTileRows * kLanes, x += T * kLanes) {
@@ -114,7 +117,8 @@ template <int T, bool Scaled>
   Unroll<T>([&](auto t) {
     Unroll<kTileRows>([&](auto r) {
       Vec& sum = total[t * kTileRows + r];
-      sum = Scaled ? Fma(acc[t][r], Set(scale[r]), sum) : Add(acc[t][r], sum);
+      const Vec before = first ? Zero() : sum;
+      sum = Scaled ? Fma(acc[t][r], Set(scale[r]), before) : Add(acc[t][r], before);
     });
   });
 }
@@ -175,7 +179,6 @@ class BlockProduct {
   void Accumulate(const RowProduct& p, const Tokens& tokens, int64_t n, int64_t count) {
     const int64_t k_dim = std::max(p.w->cols, Row::Whole(p.w->cols));
     const int64_t strip = kTokenBlock * kMaxChunk / Row::kChunk / tokens.count * Row::kChunk;
-    std::fill_n(total_, CeilDiv(count, kTileRows) * kTileRows * tokens.count, Zero());
     for (int64_t begin = 0; begin < k_dim; begin += strip) {
       const int64_t end = std::min(begin + strip, k_dim);
       for (int64_t k = begin; k < end; k += Row::kChunk) {
@@ -187,7 +190,7 @@ class BlockProduct {
           const bool last = k + Row::kChunk >= end;
           DecodeRows(*p.w, n + r, rows, k, std::min(Row::kChunk, k_dim - k), last ? n + r + kRowBlock : n + r,
                      last ? begin : k + Row::kChunk, n + count);
-          MultiplyChunk(tokens.count, Vectors(k, end), inputs_ + (k - begin) * tokens.count, rows,
+          MultiplyChunk(tokens.count, Vectors(k, end), inputs_ + (k - begin) * tokens.count, rows, /*first=*/k == 0,
                         total_ + r * tokens.count);
         }
       }
@@ -245,12 +248,12 @@ class BlockProduct {
   }
 
   // What is decoded times the chunk's inputs. total: [rows / kTileRows][num_tokens][kTileRows]
-  void MultiplyChunk(int64_t num_tokens, int64_t vectors, const float* inputs, int64_t rows, Vec* total) {
+  void MultiplyChunk(int64_t num_tokens, int64_t vectors, const float* inputs, int64_t rows, bool first, Vec* total) {
     ForEachTile(num_tokens, [&](int64_t t, int64_t n) {
       for (int64_t r = 0; r < rows; r += kTileRows) {
         [&]<size_t... I>(std::index_sequence<I...>) {
           ((n == I + 1 ? AddTile<I + 1, Row::kChunkScale>(inputs + t * vectors * kLanes, DecodedRow(r), vectors,
-                                                          scale_ + r, total + r * num_tokens + t * kTileRows)
+                                                          scale_ + r, first, total + r * num_tokens + t * kTileRows)
                        : void()),
            ...);
         }
