@@ -98,9 +98,9 @@ DSV4_INLINE void Unroll(const Fn& fn) {
   (std::make_integer_sequence<int64_t, N>());
 }
 
-// The products of kTileRows decoded rows and T tokens over a chunk, added to their totals, which the `first` chunk finds
-// at zero whatever is there. x holds `vectors` times a vector of each token, w the same of each row. A function of its
-// own: inlined, GCC leaves accumulators in memory.
+// The products of kTileRows decoded rows and T tokens over a chunk, added to their totals; the `first` chunk takes
+// these for zero, whatever is there. x holds `vectors` times a vector of each token, w the same of each row. A function
+// of its own: inlined, GCC leaves accumulators in memory.
 template <int T, bool Scaled>
 [[gnu::noinline]] void AddTile(const float* x, const float* w, int64_t vectors, const float* scale, bool first,
                                Vec* total) {
