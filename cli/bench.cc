@@ -90,6 +90,26 @@ BenchPlan MakePlan(const BenchOptions& o, const ModelInfo& info) {
   return plan;
 }
 
+int64_t KvBytes(const ModelInfo& info, int64_t batch, int64_t context) {
+  const double one = static_cast<double>(info.kv_fixed_bytes) + static_cast<double>(context) * info.kv_bytes_per_token;
+  return static_cast<int64_t>(static_cast<double>(batch) * one);
+}
+
+// Ends the command where the sequences of a figure have no room, before minutes go into those that have; contexts that
+// nobody asked for are left out.
+void FitIntoMemory(const BenchOptions& o, const Engine& engine, BenchPlan& plan) {
+  const int64_t free = engine.free_bytes();
+  if (free == 0 || plan.batches.empty()) return;  // unknown; nothing to decode
+  const int64_t batch = *std::max_element(plan.batches.begin(), plan.batches.end());
+  const auto too_long = [&](int64_t context) { return KvBytes(engine.info(), batch, context) > free; };
+  if (!o.contexts && !o.batches) std::erase_if(plan.contexts, too_long);
+  const auto context = std::find_if(plan.contexts.begin(), plan.contexts.end(), too_long);
+  if (context == plan.contexts.end()) return;
+  throw RunError(std::to_string(batch) + " sequences of " + FormatCount(*context) + " tokens need " +
+                 FormatBytes(KvBytes(engine.info(), batch, *context)) + " of KV, and " + FormatBytes(free) +
+                 " are free; choose fewer --batches or shorter --contexts");
+}
+
 // What was planned for a GPU without KV, and what is gone from the fullest one now, without the KV of live sessions.
 void ReportMemory(const BenchOptions& options, const MemoryPlan& plan, const Engine& engine) {
   const int64_t planned = plan.weight_bytes + plan.widened_bytes + plan.scratch_bytes + plan.exchange_bytes +
@@ -388,13 +408,14 @@ int RunBench(const BenchOptions& options) {
   counted.Begin(*engine);
   RateMeter meter;
   ReportHead(options, model, *engine, meter.Now(*engine), load_s);
-  const BenchPlan plan = MakePlan(options, engine->info());
+  BenchPlan plan = MakePlan(options, engine->info());
   if (options.linears) {
     std::vector<int64_t> tokens = {1};
     tokens.insert(tokens.end(), plan.prompts.begin(), plan.prompts.end());
     BenchLinears(options, *engine, meter, tokens, /*budget_s=*/options.budget_s > 0 ? plan.budget_s : 0.3);
     return kExitDone;
   }
+  FitIntoMemory(options, *engine, plan);
   if (options.draft_rows || options.draft_right) {
     for (const int64_t context : plan.contexts) BenchDrafts(options, *engine, plan.batches, context, plan.tokens);
     counted.Write(*engine);

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 
-from support import BINARY, COMMANDS, NANO, CliTestCase, handles_interrupts, main, wait_for
+from support import BINARY, COMMANDS, NANO, CliTestCase, handles_interrupts, main, run, wait_for
 
 
 class Usage(CliTestCase):
@@ -234,6 +234,15 @@ class Usage(CliTestCase):
             self.fails(2, ["--shapes", f"'{shape}'"], "bench", "--linears", "--shapes", shape)
         self.fails(2, ["--contexts", "'x'"], "bench", "--contexts", "512,x")
         self.fails(1, ["cannot pin", "1024"], "bench", "--synthetic", "nano", "--threads", "1024", "--pin", "on")
+
+    def test_bench_refuses_sequences_that_have_no_room(self):
+        result = run("bench", "--kv-dtype", "f32", "--contexts", "16,1048000", "--batches", "1,1024", "--tokens", "16")
+        plan, error = result.stderr.decode().splitlines()
+        self.assertEqual(result.returncode, 1, error)
+        self.assertTrue(plan.startswith("memory on CPU"), plan)
+        for word in ["dsv4: error: 1024 sequences of 1,048,000 tokens", "of KV", "free", "--batches", "--contexts"]:
+            self.assertIn(word, error)
+        self.assertEqual(len(result.stdout.splitlines()), 1, "nothing is measured first")
 
     def test_the_instruction_set_can_be_limited(self):
         arguments = ["bench", "--synthetic", "nano", "--prompts", "8", "--contexts", "", "--repeat", "1", "--no-ops", "--json"]
