@@ -90,23 +90,23 @@ BenchPlan MakePlan(const BenchOptions& o, const ModelInfo& info) {
   return plan;
 }
 
-int64_t KvBytes(const ModelInfo& info, int64_t batch, int64_t context) {
-  const double one = static_cast<double>(info.kv_fixed_bytes) + static_cast<double>(context) * info.kv_bytes_per_token;
-  return static_cast<int64_t>(static_cast<double>(batch) * one);
-}
-
 // Ends the command where the sequences of a figure have no room, before minutes go into those that have; contexts that
 // nobody asked for are left out.
 void FitIntoMemory(const BenchOptions& o, const Engine& engine, BenchPlan& plan) {
   const int64_t free = engine.free_bytes();
   if (free == 0 || plan.batches.empty()) return;  // unknown; nothing to decode
   const int64_t batch = *std::max_element(plan.batches.begin(), plan.batches.end());
-  const auto too_long = [&](int64_t context) { return KvBytes(engine.info(), batch, context) > free; };
+  const auto needed = [&info = engine.info(), batch](int64_t context) {
+    const double one = static_cast<double>(info.kv_fixed_bytes) +
+                       static_cast<double>(context) * info.kv_bytes_per_token;
+    return static_cast<int64_t>(static_cast<double>(batch) * one);
+  };
+  const auto too_long = [&](int64_t context) { return needed(context) > free; };
   if (!o.contexts && !o.batches) std::erase_if(plan.contexts, too_long);
   const auto context = std::find_if(plan.contexts.begin(), plan.contexts.end(), too_long);
   if (context == plan.contexts.end()) return;
   throw RunError(std::to_string(batch) + " sequences of " + FormatCount(*context) + " tokens need " +
-                 FormatBytes(KvBytes(engine.info(), batch, *context)) + " of KV, and " + FormatBytes(free) +
+                 FormatBytes(needed(*context)) + " of KV, and " + FormatBytes(free) +
                  " are free; choose fewer --batches or shorter --contexts");
 }
 

@@ -14,7 +14,7 @@ Input InputOf(const ExecContext& ctx, ActivationDtype mode, const QuantTensor& w
 
 void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Activation& x,
                  std::initializer_list<LinearCall> calls, const Room& scratch) {
-  LinearArgs plain, rounded;
+  LinearArgs plain, rounded;  // assigned to, see LinearParts
   plain.x = x.x, plain.x_blocks = x.blocks;
   for (const LinearCall& call : calls) {
     if (!call.w) continue;

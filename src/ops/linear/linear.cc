@@ -51,7 +51,7 @@ void Linear(const ExecContext& ctx, const LinearArgs& a) {
   if (ctx.device != DeviceKind::kCpu || a.parts.size() == 1) return RunOp("linear", kLinearCandidates, ctx, a);
   // One by one, so that each is a line of a trace.
   for (const LinearPart& part : a.parts) {
-    LinearArgs one;  // GCC clears an initialised aggregate, all kMaxLinearParts of it
+    LinearArgs one;  // assigned to, see LinearParts
     one.x = a.x, one.activation = a.activation;
     one.parts.Add(part);
     RunOp("linear", kLinearCandidates, ctx, one);

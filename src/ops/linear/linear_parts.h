@@ -26,7 +26,8 @@ struct LinearPart {
   int64_t push_site = kNoSite;
 };
 
-// Only the parts that are there are ever written or copied: a layer calls a dozen linears, mostly of one part.
+// Only the parts that are there are written or copied: a layer calls a dozen linears, mostly of one part. A step makes
+// arguments that hold them by assignment: of an aggregate that is initialised, GCC clears everything.
 class LinearParts {
   static_assert(std::is_trivially_copyable_v<LinearPart>);
 
