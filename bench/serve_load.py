@@ -18,7 +18,7 @@ once, with prompts that nobody has sent before:
     bars              what is asked of this row, and whether it holds
 
 By itself the prefill of all prompts runs at the bench's rate for as many tokens as a step may take of them, computed as those of
-such a prompt are (docs/decisions/0008-regimes.md: short ones with two numbers an input, however many share a pass). --seconds:
+such a prompt are (docs/dev/decisions/0008-regimes.md: short ones with two numbers an input, however many share a pass). --seconds:
 what would begin later than this is left out, and named at the end. Exit status 1: a bar does not hold.
 """
 

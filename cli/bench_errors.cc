@@ -1,4 +1,4 @@
-// dsv4 bench --errors: what rounding the inputs of matrix products costs (docs/decisions/0008-regimes.md).
+// dsv4 bench --errors: what rounding the inputs of matrix products costs (docs/dev/decisions/0008-regimes.md).
 #include <algorithm>
 #include <cmath>
 #include <memory>

@@ -9,7 +9,7 @@
 //   bench::Line("linear").Add("N", n).Add("us", us).Add("limit_us", gpu.ReadLimitUs(w.bytes())).Print();
 //
 // Build: /usr/local/cuda/bin/nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. -Isrc -Iinclude ... with the
-// libraries of a CUDA build (docs/cuda.md).
+// libraries of a CUDA build (docs/dev/cuda.md).
 #pragma once
 
 #include <cuda_bf16.h>

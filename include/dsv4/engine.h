@@ -60,7 +60,7 @@ inline constexpr int64_t kMaxDecodeRows = 128;
 // Whether the CPU's threads keep to one core each. kAuto: on machines with several memory nodes (NUMA).
 enum class Pinning : uint8_t { kAuto, kOn, kOff };
 
-// Numbers that stand for an input of a matrix product in the rows of a prompt, on a GPU (docs/numerics.md, 3.1).
+// Numbers that stand for an input of a matrix product in the rows of a prompt, on a GPU (docs/dev/numerics.md, 3.1).
 // kByLength: as decode rows have them in a prompt of up to 128 tokens, two up to 1,024, else one. The others hold for
 // prompts of every length: then a row does not depend on the length of its prompt either, nor on whether it came from a
 // cache.
@@ -68,11 +68,11 @@ enum class PromptInputs : uint8_t { kByLength, kOne, kTwo };
 
 // Who computes the experts of the host's memory in decode steps of a GPU (docs/offload.md). kCpu: the host's CPU does,
 // all of them; kAuto: as many as it has done when the GPU has read the others over the link, by rates measured when the
-// model is loaded. The CPU rounds otherwise (docs/numerics.md), so bits depend on where experts lie, kAuto's on these
-// rates too.
+// model is loaded. The CPU rounds otherwise (docs/dev/numerics.md), so bits depend on where experts lie, kAuto's on
+// these rates too.
 enum class ExpertCompute : uint8_t { kGpu, kCpu, kAuto };
 
-// Several ranks (docs/multigpu.md).
+// Several ranks (docs/several-gpus.md).
 struct RankOptions {
   // GPUs: ordered by the host, for profilers and GPUs without peer access; slower
   bool exchange_by_events = false;
@@ -118,7 +118,7 @@ struct OffloadOptions {
 struct EngineOptions {
   std::string model_dir;
   SyntheticModel synthetic = {};  // instead of model_dir
-  // "cpu", "cuda" (the first GPU), "cuda:1"; several ranks (docs/multigpu.md): "cuda:0,1", "cuda:0-3", "cuda:0*2",
+  // "cpu", "cuda" (the first GPU), "cuda:1"; several ranks (docs/several-gpus.md): "cuda:0,1", "cuda:0-3", "cuda:0*2",
   // "cpu*2"
   std::string device = "cpu";
   int num_threads = 0;               // 0: one per core that this process may use
@@ -127,7 +127,7 @@ struct EngineOptions {
   IndexDtype index_dtype = IndexDtype::kFp4;
   ActivationDtype activation_dtype = ActivationDtype::kNative;
   int64_t prefill_chunk = 0;  // tokens of a prompt that go through the model at once; 0: what suits the device
-                              // (CPU 512, GPU 4096). By default results do not depend on it (docs/numerics.md, 4)
+                              // (CPU 512, GPU 4096). By default results do not depend on it (docs/dev/numerics.md, 4)
   int64_t max_context = 0;    // 0: the model's own limit, beyond which kInvalidArgument
   // GPU, several ranks, ranks.invariant: prompts of every length are computed as decode rows are (StepItem); slower
   // prefill
@@ -139,7 +139,7 @@ struct EngineOptions {
   RankOptions ranks = {};
   AmxUse amx = AmxUse::kOff;  // CPU
   // GPU: routed experts whose scales allow it take 4.125 bits a weight, not 4.5; no bit of a result depends on it
-  // (docs/formats.md, 3.1)
+  // (docs/dev/formats.md, 3.1)
   bool tight_experts = true;
   DraftOptions drafts = {};
   OffloadOptions offload = {};
@@ -185,8 +185,8 @@ enum class LogitRows : uint8_t {
 
 // On a GPU the kernels for a row follow from what it is, not from what shares its step: tokens of a prompt are computed
 // in one of three ways, by how many of its tokens the request computes in all (up to 128, as decode rows are; up to
-// 1,024; more: docs/numerics.md, 3.1). Whoever cuts a prompt into several steps names that number in each of them; then
-// the cuts change no bit.
+// 1,024; more: docs/dev/numerics.md, 3.1). Whoever cuts a prompt into several steps names that number in each of them;
+// then the cuts change no bit.
 struct StepItem {
   Session* session;
   std::span<const TokenId> tokens;  // at least one
@@ -262,10 +262,9 @@ class Engine {
   virtual int64_t free_bytes() const = 0;
 
   // One step for several sessions of mixed lengths (a ragged batch): by default each gets exactly the logits that it
-  // would get alone, bit for bit; which options change that says docs/numerics.md, 4 (max_decode_rows, AMX for prompts,
-  // experts on the CPU).
-  // A session may appear once. kInvalidArgument: an item with more tokens than its prompt_tokens. On an error no
-  // session has changed.
+  // would get alone, bit for bit; which options change that says docs/dev/numerics.md, 4 (max_decode_rows, AMX for
+  // prompts, experts on the CPU). A session may appear once. kInvalidArgument: an item with more tokens than its
+  // prompt_tokens. On an error no session has changed.
   virtual Status Step(std::span<const StepItem> items) = 0;
 
   // Draws and appends tokens for several sessions until each has ended; every draw but an item's last is appended.

@@ -26,7 +26,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;                          // [-2, 2]: subtracted for each time it occurs in the output
   std::vector<std::pair<TokenId, float>> logit_bias = {};  // added; -inf bans the token, +inf leaves no other
   // Same seed, parameters and logits: same tokens, on any machine, device and thread count. What output token number n
-  // is depends on (logits, parameters, tokens before it, seed, n) alone (docs/numerics.md, 4).
+  // is depends on (logits, parameters, tokens before it, seed, n) alone (docs/dev/numerics.md, 4).
   std::optional<uint64_t> seed = {};
   int top_logprobs = -1;  // -1: no log-probabilities; n >= 0: the chosen token's and the n most likely tokens'
 };

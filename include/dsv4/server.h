@@ -1,5 +1,5 @@
 // The HTTP server: OpenAI- and Anthropic-compatible routes over one engine, with continuous batching.
-// docs/serving/reference.md lists routes and fields, docs/serving/operations.md metrics.
+// docs/serving/routes.md lists routes and fields, docs/serving/operations.md metrics.
 #pragma once
 
 #include <cstddef>

@@ -2,7 +2,7 @@
 // piece of each prompt that is still being read. By default a sequence's output depends on nothing beside it (the
 // engine's rows do not depend on their batch or chunk), so all of this is about time and memory only. What may move its
 // last bits on a GPU is which of its rows came from the prefix cache: those have the bits of the request that computed
-// them. Options that change this: docs/numerics.md, 4.
+// them. Options that change this: docs/dev/numerics.md, 4.
 #pragma once
 
 #include <atomic>

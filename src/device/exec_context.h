@@ -15,12 +15,12 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 // Which kernels the rows of a pass take on a GPU. A row's bits depend on the regime and on the row, never on how many
 // rows a pass has: an op chooses by the regime, or by numbers that move its schedule only. The engine says what rows
-// are of which regime (engine/setup/regimes.h, docs/decisions/0008-regimes.md). On a CPU all regimes have the same
+// are of which regime (engine/setup/regimes.h, docs/dev/decisions/0008-regimes.md). On a CPU all regimes have the same
 // kernels.
 enum class Regime : uint8_t {
   kDecode,      // made for up to 128 rows: inputs of matrix products are two BF16 numbers each
   kPrompt,      // made for hundreds of rows: two FP16 numbers
-  kLongPrompt,  // made for thousands: one FP16 number (docs/numerics.md, 3.1)
+  kLongPrompt,  // made for thousands: one FP16 number (docs/dev/numerics.md, 3.1)
 };
 
 // Memory of the device that an op may use while it runs; nothing in it survives the op.

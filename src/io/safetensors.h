@@ -1,4 +1,4 @@
-// The safetensors format: 8 bytes of header length, a JSON header, the tensors' bytes (docs/formats.md).
+// The safetensors format: 8 bytes of header length, a JSON header, the tensors' bytes (docs/dev/formats.md).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where the KV state of a sequence lies (docs/model.md). Two kinds of memory:
+// Where the KV state of a sequence lies (docs/dev/model.md). Two kinds of memory:
 //   fixed  one block per sequence: for every layer the window ring and the compressor states
 //   pages  each covers page_tokens positions, for all layers: compressed rows and index keys, appended as they form
 #pragma once

@@ -1,5 +1,5 @@
-// How one cached row lies in memory (docs/formats.md). A row is a data part and a scale part; an array of rows keeps
-// all data parts first and all scale parts behind them, so that data parts stay aligned.
+// How one cached row lies in memory (docs/dev/formats.md). A row is a data part and a scale part; an array of rows
+// keeps all data parts first and all scale parts behind them, so that data parts stay aligned.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Attention of the three layer kinds (docs/model.md).
+// Attention of the three layer kinds (docs/dev/model.md).
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// mHC, manifold-constrained hyper-connections (docs/model.md): H residual streams, read and written
+// mHC, manifold-constrained hyper-connections (docs/dev/model.md): H residual streams, read and written
 // through mixes that every token computes for itself. HcPre, HcPost and HcHead are ops; here are their weights.
 #pragma once
 

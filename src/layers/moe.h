@@ -1,4 +1,4 @@
-// Mixture of experts (docs/model.md): router, routed experts, shared expert.
+// Mixture of experts (docs/dev/model.md): router, routed experts, shared expert.
 #pragma once
 
 #include <vector>

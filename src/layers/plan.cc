@@ -56,7 +56,8 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
   if (half && ReadsBlocks(ctx, mode, w.o_a)) p.heads = Form::kBlocks;
   if (p.heads == Form::kBlocks && LinearWritesBlocks(ctx, w.o_a, s.o_groups) && ReadsBlocks(ctx, mode, w.o_b))
     p.o_lora = Form::kBlocks;
-  // The official recipe keeps o_a's input unrounded (docs/model.md); NVFP4 activations round every quantised linear's.
+  // The official recipe keeps o_a's input unrounded (docs/dev/model.md); NVFP4 activations round every quantised
+  // linear's.
   if (l.num_cuts > 1) {
     const bool bridge = !p.sliced && HcBridgeSumsRanks(ctx, MostRows(step), l.streams, l.dim, l.mixes);
     const bool pushes = bridge && p.o_b == Input::kAsIs && LinearPushes(ctx, MostRows(step), w.o_b);

@@ -28,7 +28,7 @@
 
 namespace dsv4 {
 
-// What the engine needs to know of a model's config, in letters of docs/glossary.md.
+// What the engine needs to know of a model's config, in letters of docs/dev/glossary.md.
 struct ModelFacts {
   int64_t vocab_size = 0;         // V
   int64_t hidden_size = 0;        // D

@@ -1,5 +1,5 @@
 // QuantTensor: a weight matrix [N, K] in the format of its file: codes, block scales and global scale as one object.
-// value[n, k] = code[n, k] * block_scale[n, k] * global_scale (docs/model.md; docs/formats.md).
+// value[n, k] = code[n, k] * block_scale[n, k] * global_scale (docs/dev/model.md; docs/dev/formats.md).
 // Pointers lead into a mapped file and may be unaligned: read elements of more than one byte with memcpy.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The formats of weight matrices, a row each: what files, sizes and reports need to know of them. What their numbers
-// are: tensor/codec/weight.h; docs/formats.md.
+// are: tensor/codec/weight.h; docs/dev/formats.md.
 #pragma once
 
 #include <cstdint>

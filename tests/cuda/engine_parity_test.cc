@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaFixture,
                            return name;
                          });
 
-// Nothing rounded but the inputs of matrix products (docs/numerics.md, 3.1) and of attention.
+// Nothing rounded but the inputs of matrix products (docs/dev/numerics.md, 3.1) and of attention.
 EngineOptions GpuOptions(const std::string& dir) {
   EngineOptions options = ExactOptions(dir);
   options.device = "cuda";

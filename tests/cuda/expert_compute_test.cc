@@ -1,5 +1,5 @@
 // Experts of the host's memory that the CPU computes beside the GPU: prompts keep their bits, decode steps stay close
-// (docs/numerics.md), nobody waits for ever.
+// (docs/dev/numerics.md), nobody waits for ever.
 #include <cstdio>
 #include <functional>
 #include <utility>
@@ -85,7 +85,7 @@ TEST(CudaExpertCompute, LogitsAreCloseAndPromptsKeepTheirBits) {
       ASSERT_NE(engine, nullptr);
       const SomeLogitsOf got = PromptsAndSteps(*engine);
       EXPECT_TRUE(got.prompts == want.prompts);
-      // Inputs of two BF16 numbers against float32's: 1e-5 (docs/numerics.md, 3.1); a row may have chosen others.
+      // Inputs of two BF16 numbers against float32's: 1e-5 (docs/dev/numerics.md, 3.1); a row may have chosen others.
       const Agreement agreement = Compare(got.steps, want.steps, kFlashVocab);
       EXPECT_LE(agreement.median_row, 1e-4);
       EXPECT_GE(agreement.arg_max, 0.9);

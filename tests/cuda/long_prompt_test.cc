@@ -1,6 +1,6 @@
-// Prompts of more than 1,024 tokens, which have kernels and roundings of their own (docs/numerics.md, 3.1), against the
-// same tokens as prompts of at most 1,000 one behind the other, whose inputs of matrix products are numbers of about 22
-// bits: layers of the released shape with random weights, two that slide and one of each ratio.
+// Prompts of more than 1,024 tokens, which have kernels and roundings of their own (docs/dev/numerics.md, 3.1),
+// against the same tokens as prompts of at most 1,000 one behind the other, whose inputs of matrix products are
+// numbers of about 22 bits: layers of the released shape with random weights, two that slide and one of each ratio.
 //
 // The tolerance. An input rounded to one FP16 number (10 fraction bits) is off by 2^-11 / sqrt(3) = 2.8e-4 at most in
 // the mean square,

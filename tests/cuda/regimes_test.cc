@@ -1,5 +1,5 @@
-// By default flags a row's bits follow from its own request (docs/decisions/0008-regimes.md): ops in each regime, and
-// the engine.
+// By default flags a row's bits follow from its own request (docs/dev/decisions/0008-regimes.md): ops in each regime,
+// and the engine.
 #include "engine/setup/regimes.h"
 
 #include <algorithm>

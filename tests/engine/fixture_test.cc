@@ -11,7 +11,7 @@
 namespace dsv4::test {
 namespace {
 
-constexpr float kTolerance = 2e-3f;  // docs/numerics.md
+constexpr float kTolerance = 2e-3f;  // docs/dev/numerics.md
 
 class Fixture : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, Fixture,
@@ -119,7 +119,7 @@ double Median(std::vector<float> x) {
 }
 
 // Other rounding modes have no reference of their own: each must round something, coarser formats more, and stay nearer
-// to the exact logits than unrelated logits are (docs/numerics.md, "Rounded activations", derives the shares).
+// to the exact logits than unrelated logits are (docs/dev/numerics.md, "Rounded activations", derives the shares).
 TEST_P(Fixture, OtherModesRoundAndStayNearTheExactLogits) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());
   const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "logits");

@@ -46,7 +46,7 @@ TEST_P(RankInvariant, LogitsHaveTheSameBitsAndMatchTheReference) {
     const std::vector<float> got = AllLogits(*engine, ids), got_decoded = AllLogits(*engine, ids, first);
     if (prompt.empty()) {
       prompt = got, decoded = got_decoded;
-      EXPECT_LE(LargestDifference(prompt, reference), 2e-3f);  // docs/numerics.md
+      EXPECT_LE(LargestDifference(prompt, reference), 2e-3f);  // docs/dev/numerics.md
       EXPECT_LE(LargestDifference(decoded, reference), 2e-3f);
     }
     EXPECT_TRUE(got == prompt) << ranks << " ranks";

@@ -78,7 +78,7 @@ TEST(KvLayout, LayerKindsHaveTheirCompressors) {
   EXPECT_EQ(MakeKvLayout(FullKvSpec({0, 0})).page_bytes, 0);
 }
 
-// docs/model.md: what a row pools, and what may be taken back.
+// docs/dev/model.md: what a row pools, and what may be taken back.
 TEST(KvLayout, StateBytesOfTheReleasedModels) {
   KvSpec spec = FullKvSpec({4, 128});
   spec.spare_slots = 0;

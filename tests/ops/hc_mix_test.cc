@@ -27,7 +27,7 @@ constexpr double kEps = 1e-6;
 
 using Matrix = std::vector<std::vector<double>>;  // [source][destination]
 
-// docs/model.md, step by step.
+// docs/dev/model.md, step by step.
 Matrix SinkhornDouble(Matrix c, int64_t iters) {
   const size_t h = c.size();
   for (auto& row : c) {

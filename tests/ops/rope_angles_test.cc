@@ -22,7 +22,7 @@ void RopeAnglesOnGpu(const ExecContext&, const RopeAnglesArgs& a) {
   gpu.Finish();
 }
 
-// docs/model.md, Positions: the plain table, and the compressed layers' table with YaRN.
+// docs/dev/model.md, Positions: the plain table, and the compressed layers' table with YaRN.
 std::vector<float> PlainTable() {
   std::vector<float> f;
   for (int i = 0; i < 32; ++i) f.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / 64)));
@@ -37,7 +37,7 @@ std::vector<float> CompressedTable() {
   return f;
 }
 
-TEST(RopeAngles, TablesOfTheReleasedModels) {  // the check values of docs/model.md
+TEST(RopeAngles, TablesOfTheReleasedModels) {  // the check values of docs/dev/model.md
   EXPECT_FLOAT_EQ(PlainTable()[1], 0.7498942093f);
   EXPECT_FLOAT_EQ(PlainTable()[31], 1.333521432e-4f);
   EXPECT_FLOAT_EQ(CompressedTable()[1], 0.6876560219f);

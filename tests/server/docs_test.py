@@ -8,7 +8,7 @@ import unittest
 from support import BINARY, ROOT, ServerTestCase, main
 
 DOCS = ROOT / "docs"
-REFERENCE, OPERATIONS = DOCS / "serving" / "reference.md", DOCS / "serving" / "operations.md"
+REFERENCE, OPERATIONS = DOCS / "serving" / "routes.md", DOCS / "serving" / "operations.md"
 # Metrics that a server has only where experts leave a GPU.
 OFFLOAD = r"dsv4_expert"
 

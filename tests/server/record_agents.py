@@ -33,7 +33,7 @@ KEPT_HEADERS = {"user-agent", "anthropic-beta", "anthropic-version", "anthropic-
 
 def fill(folder):
     """A project: parts of a page of this one, a script, a picture."""
-    text = (ROOT / "docs" / "model.md").read_text()
+    text = (ROOT / "docs" / "dev" / "model.md").read_text()
     for i in range(TURNS):
         begin = 150 * i % (len(text) - 3000)
         (folder / ("part_%d.txt" % i)).write_text(text[begin:begin + (4000 if i == 11 else 300)])

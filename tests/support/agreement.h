@@ -1,4 +1,4 @@
-// How well logits agree with a reference: what tests hold against docs/numerics.md.
+// How well logits agree with a reference: what tests hold against docs/dev/numerics.md.
 #pragma once
 
 #include <algorithm>

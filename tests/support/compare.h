@@ -3,7 +3,7 @@
 //   Near               |got - want| <= absolute + relative * |want|, element by element
 //   WithinBounds       |got - want| <= bound[i]: bounds derived per element
 //   RelativeRmsWithin  sqrt(sum (got - want)^2 / sum want^2) <= limit
-// docs/numerics.md derives the tolerances.
+// docs/dev/numerics.md derives the tolerances.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// A fixture's reference and what an engine makes of it, within the bars of docs/numerics.md.
+// A fixture's reference and what an engine makes of it, within the bars of docs/dev/numerics.md.
 #pragma once
 
 #include <algorithm>

@@ -104,7 +104,7 @@ class Made(unittest.TestCase):
                 ids = formats.unpack_plain(reference["prompt_ids"])
                 self.assertEqual(len(ids), 141)
                 difference = dsv4_logits(DSV4, folder, ids) - formats.unpack_plain(reference["logits"])
-                self.assertLess(np.abs(difference).max(), 2e-3)  # docs/numerics.md, 7
+                self.assertLess(np.abs(difference).max(), 2e-3)  # docs/dev/numerics.md, 7
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np  # noqa: E402
 from tensor_file import read_metadata, read_tensors, write_tensors  # noqa: E402
 
 DSV4 = sys.argv.pop(1)
-WHOLE_MODEL = 2e-3  # docs/numerics.md, 7
+WHOLE_MODEL = 2e-3  # docs/dev/numerics.md, 7
 
 
 class Made(unittest.TestCase):

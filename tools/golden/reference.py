@@ -1,4 +1,4 @@
-"""DeepSeek-V4's forward pass in float64, as plain as the equations of docs/model.md.
+"""DeepSeek-V4's forward pass in float64, as plain as the equations of docs/dev/model.md.
 
 Tokens may be appended in any pieces; a piece's rows are those of the whole. With `simulate` the rows of the cache are
 rounded to FP8 and index queries and keys to FP4, as the official code does. `margin` is how far the latest piece's

@@ -1,4 +1,4 @@
-// Files of snapshots, and their images in the host's memory; their form is described in docs/formats.md.
+// Files of snapshots, and their images in the host's memory; their form is described in docs/dev/formats.md.
 #pragma once
 
 #include <cstddef>

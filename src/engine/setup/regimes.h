@@ -1,4 +1,4 @@
-// What a row of a step is, and with which others it shares a pass (docs/decisions/0008-regimes.md).
+// What a row of a step is, and with which others it shares a pass (docs/dev/decisions/0008-regimes.md).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace dsv4 {
 
 // Tokens that a request computes, up to which its prompt's rows are treated as decode rows: one pass of them.
 inline constexpr int64_t kShortPrompt = kMaxDecodeRows;
-// up to here an input of its matrix products is two numbers (docs/numerics.md, 3.1)
+// up to here an input of its matrix products is two numbers (docs/dev/numerics.md, 3.1)
 inline constexpr int64_t kMediumPrompt = 1024;
 
 // Of a prompt of which a request computes so many tokens in all.

@@ -1,4 +1,4 @@
-// The compressor (docs/model.md): pools every m tokens into one row, and appends it to the cache.
+// The compressor (docs/dev/model.md): pools every m tokens into one row, and appends it to the cache.
 //   g[t] += slot_bias[position % m]
 //   at every boundary position p, (p+1) % m == 0, row w = p / m, channel i of d, in float32:
 //     m without overlap (coff = 1): slots are the m tokens of window w;               value c[., i],   gate g[., i]

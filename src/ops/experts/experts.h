@@ -1,4 +1,4 @@
-// The routed experts (docs/model.md):
+// The routed experts (docs/dev/model.md):
 //   for each token t and slot a, e = experts[t, a]:
 //     h = Swiglu(gate_e x, up_e x, limit) * weights[t, a]     the routing weight comes before the down projection ...
 //     o[t, a] = down_e Round(h)                               ... and before the rounding of its input

@@ -1,4 +1,4 @@
-// The final read of the residual streams (docs/model.md), in float32:
+// The final read of the residual streams (docs/dev/model.md), in float32:
 //   pre[j] = sigmoid(rho * (fn X)[j] * scale + base[j]) + eps;  out[r] = sum_j pre[j] * streams[r, j]
 #pragma once
 

@@ -1,4 +1,4 @@
-// Writes a sublayer's output back into the residual streams (docs/model.md), in float32:
+// Writes a sublayer's output back into the residual streams (docs/dev/model.md), in float32:
 //   streams[t, k] = post[t, k] * y[t] + sum_j comb[t, j, k] * streams[t, j]
 #pragma once
 

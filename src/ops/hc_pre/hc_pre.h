@@ -1,4 +1,4 @@
-// Reads the residual streams and makes the mixes of one mHC site (docs/model.md), all in float32:
+// Reads the residual streams and makes the mixes of one mHC site (docs/dev/model.md), all in float32:
 //   X = streams[t] flattened [H*D];  rho = 1 / sqrt(mean(X^2) + norm_eps);  m = rho * (fn X)
 //   pre[j]     = sigmoid(m[j] * scale[0] + base[j]) + eps
 //   post[j]    = 2 sigmoid(m[H+j] * scale[1] + base[H+j])

@@ -1,4 +1,4 @@
-// The lightning indexer's choice (docs/model.md), in float32:
+// The lightning indexer's choice (docs/dev/model.md), in float32:
 //   score[t, w] = sum_h weight[t, h] * max(0, q[t, h] . key[w])        for visible rows w < (position[t] + 1) / m
 //   topk_idxs[t] = the min(K, visible) rows of largest score, ties to the lower row, in ascending row order; then -1
 // Head sums run in order of h; a token's result does not depend on the batch.

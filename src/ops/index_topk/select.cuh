@@ -223,7 +223,7 @@ __device__ __forceinline__ void Select(const float* scores, int64_t stride, cons
   AllowNext();
   const int64_t t = blockIdx.x / kCluster;
   const int rank = static_cast<int>(blockIdx.x % kCluster);
-  const int n = static_cast<int>((positions[t] + 1) / ratio);  // of the step, not of a kernel in it (docs/cuda.md)
+  const int n = static_cast<int>((positions[t] + 1) / ratio);  // of the step, not of a kernel in it (docs/dev/cuda.md)
   int32_t* row_out = out + t * k;
   // few: a cluster would cost more than it saves
   if (n > k && n <= min(cached_keys, (kCluster > 1 ? 16 : 32) * kThreads)) {

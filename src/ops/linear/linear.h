@@ -7,8 +7,8 @@
 // `activation` kInt8, kInt16 or kInt24 first rounds x as RoundActivation does, each group by itself, when the weight is
 // MXFP4 or NVFP4: the products within a block of the weight are then integers and their sum is exact. Other modes
 // change nothing here.
-// The grouped form is the output projection o_a (docs/model.md). Which family of kernels takes what:
-// docs/kernels/linear.md.
+// The grouped form is the output projection o_a (docs/dev/model.md). Which family of kernels takes what:
+// docs/dev/kernels/linear.md.
 #pragma once
 
 #include <span>
@@ -44,8 +44,8 @@ constexpr bool RoundsToIntegers(ActivationDtype activation, WeightFormat w) {
 void Linear(const ExecContext& ctx, const LinearArgs& args);
 
 // Whether a linear of this weight takes x_blocks here, and whether it writes y_blocks (it takes x_blocks then, too):
-// the GPU's kernels do in Regime::kLongPrompt, where an input is one FP16 number (docs/numerics.md, 3.1). Anything else
-// would round x once more.
+// the GPU's kernels do in Regime::kLongPrompt, where an input is one FP16 number (docs/dev/numerics.md, 3.1). Anything
+// else would round x once more.
 bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w);
 bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups);
 // Whether it takes a norm along: the GPU's kernels of Regime::kDecode do.

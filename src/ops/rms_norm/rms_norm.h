@@ -1,4 +1,4 @@
-// y[r, d] = x[r, d] / sqrt(mean_d(x[r, :]^2) + eps) * weight[d]                          (docs/model.md)
+// y[r, d] = x[r, d] / sqrt(mean_d(x[r, :]^2) + eps) * weight[d]                          (docs/dev/model.md)
 // Statistics and products in float32. Rows are independent: a row's bits do not depend on R.
 #pragma once
 

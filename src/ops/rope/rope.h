@@ -1,5 +1,5 @@
 // Rotates the last Dr channels of every head, in interleaved pairs (a, b) -> (a cos - b sin, a sin + b cos); `inverse`
-// rotates back (the attention output, at the query's position).                     (docs/model.md)
+// rotates back (the attention output, at the query's position).                     (docs/dev/model.md)
 #pragma once
 
 #include "ops/registry.h"

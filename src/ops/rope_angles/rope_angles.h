@@ -1,4 +1,4 @@
-// cos_sin[t, i, :] = (cos a, sin a) with a = float(position[t]) * frequency[i]            (docs/model.md)
+// cos_sin[t, i, :] = (cos a, sin a) with a = float(position[t]) * frequency[i]            (docs/dev/model.md)
 // The angle is a float32 product, as in the model's own code; its cosine and sine are taken in float64 (no fast-math
 // range reduction: angles reach 1,048,575) and rounded to float32.
 #pragma once

@@ -1,4 +1,4 @@
-// Rounds the input of a quantised linear as the activation mode says (docs/numerics.md):
+// Rounds the input of a quantised linear as the activation mode says (docs/dev/numerics.md):
 //   kFp8    blocks of 128 along K, scale 2^ceil(log2(max|x| / 448)), E4M3
 //   kNvfp4  per row s = max|x| / (6*448) taken now; blocks of 16, scale E4M3(max|x in block| / (6 s)), E2M1
 //   kInt8   blocks of 32 along K, scale max|x| / 127, integers from -127 to 127; on the CPU only

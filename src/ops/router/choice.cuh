@@ -45,7 +45,7 @@ __device__ __forceinline__ void WarpLargest(uint32_t (&key)[N], const int (&inde
 __device__ __forceinline__ float WarpWeight(float score, int count, float scaling) {
   float sum = 0;
   for (int a = 0; a < count; ++a) sum += __shfl_sync(0xFFFFFFFFu, score, a);
-  // 1e-20: scores that all underflow to 0 would give 0/0 (docs/model.md).
+  // 1e-20: scores that all underflow to 0 would give 0/0 (docs/dev/model.md).
   return score / (sum + 1e-20f) * scaling;
 }
 

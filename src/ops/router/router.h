@@ -1,4 +1,4 @@
-// Picks A experts for every token and weights them (docs/model.md), in float32:
+// Picks A experts for every token and weights them (docs/dev/model.md), in float32:
 //   s = sqrt(softplus(logits))
 //   learned layer: the A largest s + bias, ties to the lower expert; hash layer: hash_table[token]
 //   idle rows (ops/idle_row.h), whatever their logits: kNoExpert in every place, with weight 0

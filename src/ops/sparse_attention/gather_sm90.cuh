@@ -113,7 +113,7 @@ struct RowList {
     if (i < num_window) return 0;
     return picks != nullptr ? picks[i - num_window] : i - num_window;
   }
-  // Whether nothing that names entry i, nor its row, is written by a kernel of this step (docs/cuda.md, "A step").
+  // Whether nothing that names entry i, nor its row, is written by a kernel of this step (docs/dev/cuda.md, "A step").
   __device__ __forceinline__ bool IsOld(int i) const {
     return i < num_window ? i < num_window - num_own
                           : picks == nullptr && i - num_window < min(num_old, size - num_window);

@@ -1,4 +1,4 @@
-// Attention of one query token over its window rows and compressed rows, with a sink (docs/model.md):
+// Attention of one query token over its window rows and compressed rows, with a sink (docs/dev/model.md):
 //   rows of token t at position p, in this order: positions max(0, p-W+1) .. p, then compressed rows w < (p+1)/m:
 //     those of topk_idxs[t] when given, else all of them (none when the layer does not compress)
 //   s[n, i] = (q[t, n] . row_i) * Dh^-1/2;  out[t, n] = sum_i exp(s_i - max) row_i / (sum_i exp(s_i - max) +

@@ -1,7 +1,8 @@
 // y[t, d] = sum over ranks r of y_r[t, d], the same bits on every rank. One rank: y as it is.
 // float32, added as a balanced tree over ranks, ((0+1)+(2+3))+((4+5)+(6+7)): the top of the tree in which a product
-// sums its columns, so that cutting those among ranks changes nothing (docs/multigpu.md). An element's sum depends on
-// nothing else: not on T, not on how the parts travel. When the exchange has failed, y is unspecified and nobody waits.
+// sums its columns, so that cutting those among ranks changes nothing (docs/several-gpus.md). An element's sum depends
+// on nothing else: not on T, not on how the parts travel. When the exchange has failed, y is unspecified and nobody
+// waits.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// y[r, f] = silu(min(gate, limit)) * clamp(up, -limit, limit) * weight[r]      (docs/model.md), in float32
+// y[r, f] = silu(min(gate, limit)) * clamp(up, -limit, limit) * weight[r]      (docs/dev/model.md), in float32
 #pragma once
 
 #include "ops/registry.h"

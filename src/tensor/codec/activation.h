@@ -1,5 +1,5 @@
 // Rounding of vectors to block formats and back ("simulated quantisation"), as the model was trained with
-// (reference: DeepSeek's inference code, docs/model.md) or as W4A4 inference does (docs/model.md).
+// (reference: DeepSeek's inference code, docs/dev/model.md) or as W4A4 inference does (docs/dev/model.md).
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ inline void RoundToFp8Blocks(const float* x, float* y, int64_t n, int64_t block)
 
 // y[i] = E2M1(x[i] / (sb * s)) * sb * s with s = max|x| / (6 * 448) over the row and sb = E4M3(max|x in block| / (6 s))
 // per 16. The global scale is taken from this row, now: a checkpoint's static `input_scale` can be so small that sb
-// leaves E4M3's range (docs/numerics.md). A row that holds a NaN becomes NaN: E2M1 has no code for it. y may be x.
+// leaves E4M3's range (docs/dev/numerics.md). A row that holds a NaN becomes NaN: E2M1 has no code for it. y may be x.
 inline void RoundToNvfp4(const float* x, float* y, int64_t n) {
   float largest = 0.0f;
   bool has_nan = false;

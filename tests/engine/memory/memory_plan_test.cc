@@ -6,7 +6,7 @@
 namespace dsv4 {
 namespace {
 
-// The schedules and geometry of the released models (docs/model.md).
+// The schedules and geometry of the released models (docs/dev/model.md).
 KvSpec Released(bool pro, KvDtype kv, IndexDtype index) {
   KvSpec spec;
   spec.compress_ratios = pro ? std::vector<int64_t>{128, 128} : std::vector<int64_t>{0, 0};
@@ -21,7 +21,7 @@ KvSpec Released(bool pro, KvDtype kv, IndexDtype index) {
   return spec;
 }
 
-// The table of docs/model.md.
+// The table of docs/dev/model.md.
 TEST(Plan, KvBytesOfTheReleasedModels) {
   const KvBytes flash = KvFootprint(Released(false, KvDtype::kFp8, IndexDtype::kFp4));
   EXPECT_DOUBLE_EQ(flash.per_token, 3514.25);

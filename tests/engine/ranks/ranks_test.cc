@@ -46,7 +46,7 @@ TEST_P(EngineRanks, LogitsMatchTheReference) {
   const auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   const std::vector<float> all = AllLogits(*engine, ids.i32);
-  EXPECT_LE(LargestDifference(all, reference.f32), 2e-3f);  // docs/numerics.md
+  EXPECT_LE(LargestDifference(all, reference.f32), 2e-3f);  // docs/dev/numerics.md
   // Tokens one by one are decode rows: heads are cut there, tokens in prompts.
   EXPECT_LE(LargestDifference(AllLogits(*engine, ids.i32, 130), reference.f32), 2e-3f);
   options.prefill_chunk = 37;  // some ranks have no row of the last chunk

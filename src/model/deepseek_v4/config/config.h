@@ -1,4 +1,4 @@
-// What config.json says about a DeepSeek-V4 model, checked. Letters as in docs/glossary.md.
+// What config.json says about a DeepSeek-V4 model, checked. Letters as in docs/dev/glossary.md.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace dsv4::deepseek_v4 {
 
 inline constexpr int64_t kMaxDraftBlock = 8;  // B
 
-// A draft module that is bound (docs/model.md). Its stages are layers L, L + 1, .. of ratio 0.
+// A draft module that is bound (docs/dev/model.md). Its stages are layers L, L + 1, .. of ratio 0.
 struct DraftConfig {
   DraftModule module = DraftModule::kNone;
   int64_t stages = 0;

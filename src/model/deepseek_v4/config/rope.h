@@ -1,4 +1,4 @@
-// The two frequency tables of the model (docs/model.md).
+// The two frequency tables of the model (docs/dev/model.md).
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
 // Experts for which neither the device nor the host's memory has room: they stay in the checkpoint's files and come to
-// a few places of the device when a pass has chosen them (docs/offload.md, docs/decisions/0012-experts-on-disk.md).
+// a few places of the device when a pass has chosen them (docs/offload.md, docs/dev/decisions/0012-experts-on-disk.md).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Cutting a model among ranks (docs/multigpu.md): heads with their output groups, the width of every expert, the rows
-// of the output matrix. Everything else, the KV rows included, is the same on every rank.
+// Cutting a model among ranks (docs/several-gpus.md): heads with their output groups, the width of every expert, the
+// rows of the output matrix. Everything else, the KV rows included, is the same on every rank.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@
 
 namespace dsv4::deepseek_v4 {
 
-// The released configurations (docs/model.md, section 1); "nano" has the shape of the bundled model. With the draft
+// The released configurations (docs/dev/model.md, section 1); "nano" has the shape of the bundled model. With the draft
 // module that was released with them: kMtp, kDspark; kAny and kNone are none.
 Result<Config> SyntheticConfig(const SyntheticModel& model, DraftModule draft = DraftModule::kNone);
 

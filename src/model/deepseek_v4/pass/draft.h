@@ -1,4 +1,4 @@
-// Draft modules (docs/model.md): what they keep of every step of the model, and their own passes.
+// Draft modules (docs/dev/model.md): what they keep of every step of the model, and their own passes.
 #pragma once
 
 #include <cstdint>

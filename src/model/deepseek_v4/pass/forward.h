@@ -1,4 +1,4 @@
-// The forward pass (docs/model.md): reads like the paper, knows no device.
+// The forward pass (docs/dev/model.md): reads like the paper, knows no device.
 #pragma once
 
 #include <functional>

@@ -12,7 +12,7 @@ namespace dsv4::deepseek_v4 {
 // A view into `name` or, when it had to be rewritten, into `storage`. Unknown names pass unchanged.
 std::string_view OfficialName(std::string_view name, std::deque<std::string>& storage);
 
-// Draft modules (docs/model.md): accepted where they are not bound.
+// Draft modules (docs/dev/model.md): accepted where they are not bound.
 bool IsDraftName(std::string_view official_name);
 // The copy of the model's embedding or output matrix that an MTP block may come with: never bound.
 bool IsCopyInDraft(std::string_view official_name);

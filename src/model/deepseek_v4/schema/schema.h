@@ -1,6 +1,6 @@
 // Every weight of the model, once: our field, its names in files, shape, kind, which layers have it, how ranks divide
-// it. Binding, upload, synthetic values and the writer of checkpoints walk these tables; docs/formats.md explains the
-// names.
+// it. Binding, upload, synthetic values and the writer of checkpoints walk these tables; docs/dev/formats.md explains
+// the names.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ constexpr bool IsOfStage(WeightPresence p, int64_t stage, int64_t count) {
   return true;
 }
 
-// Sizes in the letters of docs/glossary.md.
+// Sizes in the letters of docs/dev/glossary.md.
 struct Letters {
   int64_t V, D, H, N, Dh, Dr, Rq, G, Ro, Ni, Di, E, A, F;
   int64_t m = 0, coff = 1;        // of one layer

@@ -1,5 +1,5 @@
 // Every tensor of the model, nested like the model. Views only: the bytes belong to `Weights::storage`
-// (mapped files, and small vectors widened to f32; or the memory of a device). Shapes in letters: docs/glossary.md.
+// (mapped files, and small vectors widened to f32; or the memory of a device). Shapes in letters: docs/dev/glossary.md.
 #pragma once
 
 #include <cstdint>

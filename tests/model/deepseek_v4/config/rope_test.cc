@@ -1,4 +1,4 @@
-// The frequency tables against the check values of docs/model.md.
+// The frequency tables against the check values of docs/dev/model.md.
 
 #include "model/deepseek_v4/config/rope.h"
 

@@ -302,7 +302,7 @@ std::vector<TestTensor> MakeCheckpoint(const Config& c, const Dialect& dialect) 
   return b.Take();
 }
 
-// Written from the table in docs/model.md, the other way round than the binder reads it.
+// Written from the table in docs/dev/model.md, the other way round than the binder reads it.
 std::vector<TestTensor> ToTransformersNames(const Config& c, std::vector<TestTensor> tensors, bool stacked) {
   if (stacked) {
     for (int64_t l = 0; l < c.num_layers; ++l) {

@@ -1,4 +1,4 @@
-// Draft modules against float64 references, fed with the reference's own tokens (tolerances: docs/numerics.md).
+// Draft modules against float64 references, fed with the reference's own tokens (tolerances: docs/dev/numerics.md).
 #include "model/deepseek_v4/pass/draft_fixture.h"
 
 #include <algorithm>

@@ -18,7 +18,7 @@ TEST_P(Kernels, AgreeWithReferencesAfterEveryLayer) {
   RunForward(dir, /*reference_ops=*/true, &references, 4);
   ASSERT_EQ(kernels.size(), references.size());
   for (size_t l = 0; l < kernels.size(); ++l) {
-    EXPECT_LE(RelativeRms(kernels[l], references[l]), 2e-5) << "layer " << l;  // docs/numerics.md
+    EXPECT_LE(RelativeRms(kernels[l], references[l]), 2e-5) << "layer " << l;  // docs/dev/numerics.md
   }
 }
 

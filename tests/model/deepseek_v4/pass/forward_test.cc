@@ -20,7 +20,7 @@ TEST_P(Hidden, StreamsAfterEveryLayerMatchTheReference) {
   for (size_t l = 0; l < streams.size(); ++l) {
     const Array reference = ReferenceArray(dir, "hidden." + std::to_string(l));
     ASSERT_EQ(streams[l].size(), reference.f32.size());
-    EXPECT_LE(RelativeRms(streams[l], reference.f32), 2e-5) << "layer " << l;  // docs/numerics.md
+    EXPECT_LE(RelativeRms(streams[l], reference.f32), 2e-5) << "layer " << l;  // docs/dev/numerics.md
   }
 }
 

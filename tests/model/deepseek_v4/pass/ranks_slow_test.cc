@@ -139,7 +139,7 @@ TEST_P(RanksOfFixture, LogitsMatchTheReferenceAndAllRanksAgree) {
     const double difference = std::fabs(static_cast<double>(first[i]) - reference[i]);
     if (!(difference <= largest)) largest = difference;  // NaN sticks
   }
-  EXPECT_LE(largest, 2e-3);  // docs/numerics.md
+  EXPECT_LE(largest, 2e-3);  // docs/dev/numerics.md
 }
 
 // Every rank computes every KV row from the same bits: one rank's copy can stand for all, as snapshots do.
