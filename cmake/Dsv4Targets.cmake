@@ -19,6 +19,9 @@ target_compile_options(dsv4_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual>"
   "$<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers;-ffp-contract=off>"
   "$<$<AND:$<BOOL:${DSV4_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>"
+  # Paths in the program are relative to the repository: two folders build the same bytes, and share ccache's results.
+  "$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>"
   # -Wrestrict: false alarms of GCC 12 and 13 in std::string (GCC bug 105651).
   "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-psabi;-Wno-restrict>"
   # A class with a member of an unnamed namespace: a warning of every file but the one that the compiler was started with.
