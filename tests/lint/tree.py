@@ -1,4 +1,4 @@
-"""What the tests of the lints share: a small tree in a folder of its own."""
+"""Shared by the tests of the lints: a small tree in a temporary folder."""
 
 import tempfile
 import unittest
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class TreeTestCase(unittest.TestCase):
-    """A test begins with the files of GOOD {name: text}; errors() is what the lint says of the tree."""
+    """A test begins with the files of GOOD {name: text}; errors() returns the findings of the lint in that tree."""
 
     GOOD = {}
 
