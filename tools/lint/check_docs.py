@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Checks the documents, and what comments and messages refer to.
+"""Checks the pages, and the references in comments and messages.
 
     tools/lint/check_docs.py [--root DIR]
 
-Prints one line for each finding, `path:line: [rule] message`, and exits 1 when there is one. Rules:
+Prints one line per finding, `path:line: [rule] message`, and exits 1 if there is one. Rules:
 
-  reference   no page, comment or message names an issue or a job by its number, or a file outside the repository
-              (only OUTSIDE may look for test data beside it)
-  link        a link between pages leads to a file that exists and, with #, to one of its headings
+  reference   no page, comment or message contains the number of an issue or a job, or a file outside the repository
+              (only the files of OUTSIDE may look for test data next to the repository)
+  link        a link leads to a file of the repository and, with #, to one of its headings
   path        a path in `code` that begins with a folder of the repository exists
-  name        a function, type, flag, metric or variable in `code` (CamelCase, --flag, dsv4_*, DSV4_*) stands in a
-              source, but for what a page of HISTORY says of the past and names of OTHERS
-  line        a line of a page has at most 120 characters, a row of a table in docs/ 200; code and lines of one word
-              may be longer
+  name        a function, type, flag, metric or variable in `code` (CamelCase, --flag, dsv4_*, DSV4_*) occurs in a
+              source file; except in pages of HISTORY and for names of OTHERS
+  line        a line of a page has at most 120 characters, a row of a table in docs/ at most 200; code blocks and
+              lines of one word may be longer
 """
 
 import argparse
@@ -26,14 +26,14 @@ FOLDERS = ("bench", "cli", "cmake", "deploy", "docs", "include", "models", "scri
 SKIPPED_PARTS = {"__pycache__", "corpus", "data"}
 LINE, ROW = 120, 200
 
-# Where tests, and the scripts that run them, look for test data beside the repository.
+# Files that look for test data next to the repository: tests, and the scripts that run them.
 OUTSIDE = {"tests/support/fixture.h", "tests/text/support.h", "scripts/test", "scripts/common.sh"}
 
-# Pages that name what is gone, and names in pages that no source has: those of other programs, and of spelling itself.
+# Pages that may name removed things, and names that occur in no source file.
 HISTORY = ("CHANGELOG.md", "bench/notes/")
 OTHERS = {"PascalCase"}
 
-# The words are put together so that this file does not find itself.
+# The words are split so that the rule does not fire on this file.
 NUMBERED = re.compile(r"\b(?:iss" r"ues?\s+#?\d+|jo" r"bs?\s+[A-Za-z]+\d*-\d+)", re.IGNORECASE)
 BESIDE = re.compile(r"\.\./shar" r"ed\b")
 
@@ -59,14 +59,14 @@ def text_files(root):
 
 
 def anchor(heading):
-    """The name that a heading gets, as GitHub makes it: code marks and links go, blanks become dashes."""
+    """The anchor that GitHub makes from a heading: without code marks and links, with dashes for blanks."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     text = re.sub(r"[^\w\- ]", "", text.lower())
     return text.replace(" ", "-")
 
 
 def outside_fences(text):
-    """(number, line) of the lines that are not in a block of code."""
+    """(number, line) of the lines outside code blocks."""
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -85,26 +85,26 @@ def anchors_of(path, cache):
 def check_references(rel, text, errors):
     for number, line in enumerate(text.splitlines(), 1):
         if match := NUMBERED.search(line):
-            errors.append(f"{rel}:{number}: [reference] '{match.group(0)}': say what is meant, not its number")
+            errors.append(f"{rel}:{number}: [reference] '{match.group(0)}': describe it instead of giving its number")
         if rel not in OUTSIDE and BESIDE.search(line):
-            errors.append(f"{rel}:{number}: [reference] a file outside the repository")
+            errors.append(f"{rel}:{number}: [reference] a file outside the repository: name a file of the repository")
 
 
 def check_link(root, path, target, cache):
-    """What is wrong with a link of a page, or None."""
+    """Returns what is wrong with a link of a page, or None."""
     if re.match(r"[a-z]+:", target):
         return None
     name, _, part = target.partition("#")
     file = (path.parent / name).resolve() if name else path
     if not file.exists() or not file.is_relative_to(root):
-        return f"there is no {name}"
+        return f"{name} does not exist in the repository"
     if part and file.suffix == ".md" and part not in anchors_of(file, cache):
         return f"{name or 'this page'} has no heading '#{part}'"
     return None
 
 
 def unknown_names(line, words):
-    """Names in the code of a line that stand in no source."""
+    """Yields the names in code spans of a line that occur in no source file."""
     for code in CODE.findall(line):
         for name in NAME.findall(code):
             if name not in words and name not in OTHERS:
@@ -115,21 +115,21 @@ def check_page(root, path, text, words, cache, errors):
     rel = path.relative_to(root).as_posix()
     for number, line in outside_fences(text):
         for name in [] if rel.startswith(HISTORY) else unknown_names(line, words):
-            errors.append(f"{rel}:{number}: [name] no source has {name}")
+            errors.append(f"{rel}:{number}: [name] {name} occurs in no source file")
         for match in LINK.finditer(re.sub(r"`[^`]*`", "``", line)):
             if problem := check_link(root, path, match.group(1) or match.group(2), cache):
                 errors.append(f"{rel}:{number}: [link] {problem}")
         for match in CODE_PATH.finditer(line):
             name = match.group(1).rstrip("/.")
             if not (root / name).exists():
-                errors.append(f"{rel}:{number}: [path] there is no {name}")
+                errors.append(f"{rel}:{number}: [path] {name} does not exist")
         limit = LINE if not line.startswith("|") else ROW if rel.startswith("docs/") else len(line)
         if len(line) > limit and len(line.split()) > 1:
             errors.append(f"{rel}:{number}: [line] {len(line)} characters; the limit is {limit}")
 
 
 def run(root):
-    """Every finding in the tree."""
+    """Returns all findings of the tree."""
     root = root.resolve()
     errors, cache, words, pages = [], {}, set(), []
     for path in text_files(root):
@@ -145,9 +145,9 @@ def run(root):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Checks links, lines and references of the documents.")
+    parser = argparse.ArgumentParser(description="Checks links, line lengths and references of the pages.")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2],
-                        help="top of the repository (default: the one this script lies in)")
+                        help="top of the repository (default: the repository of this script)")
     errors = run(parser.parse_args().root)
     print("\n".join(errors + [f"check_docs: {len(errors)} errors"]))
     return 1 if errors else 0

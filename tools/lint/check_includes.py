@@ -1,29 +1,30 @@
 #!/usr/bin/env python3
-"""Checks what a compiler does not: the order of the folders, file sizes, and a few rules of CONTRIBUTING.md.
+"""Checks rules that a compiler does not check: the order of the folders, file sizes, rules of CONTRIBUTING.md.
 
     tools/lint/check_includes.py [--root DIR]
 
-Prints one line for each finding, `path:line: [rule] message`, and exits 1 when there is an error (warnings do
-not count). Rules:
+Prints one line per finding, `path:line: [rule] message`, and exits 1 if there is an error (warnings do not count).
+Rules:
 
-  include        a folder of src/ includes only folders to its left (see ALLOWED), those within src/engine/,
-                 src/model/deepseek_v4/ and server/ likewise (FOLDERS_OF); cli/ and server/ include only include/dsv4/ and their own files; public headers
-                 include only the standard library and each other
-  seam           engine/ sees of src/model/ only model.h, behind which each family of models lies
-  include-path   a quoted include in src/ is written from src/, in server/ with server/ in front (or starts with
-                 dsv4/), and names a file that exists
+  include        a folder of src/ includes only the folders that ALLOWED lists for it; the folders within src/engine/,
+                 src/model/deepseek_v4/ and server/ include only the folders before them (FOLDERS_OF); cli/ and server/
+                 include only include/dsv4/ and their own files; public headers include only the standard library and
+                 each other
+  seam           src/engine/ includes only model.h of src/model/; each family of models implements that header
+  include-path   a quoted include names an existing file: from src/ in src/, with the prefix server/ in server/, or
+                 with the prefix dsv4/
   size           a file has at most 1,000 lines (error) and should have at most 500 (warning)
-  columns        a line of C++ has at most 120 columns, but for the text of raw strings
+  columns        a line of C++ has at most 120 columns, except in raw strings
   pragma-once    every header has `#pragma once`
-  getenv         the environment is read in src/base/env.h only
+  getenv         only src/base/env.h reads the environment
   using          no `using namespace` in a header
-  marker         no unfinished-work marker is left in the code
-  exit           the library never ends the process through exit()
-  device-word    above src/ops/ nothing names a device API or architecture, and the library has no preprocessor switch
-  contract       no preprocessor switch in the contract of an op, src/ops/<op>/<op>.h, nor in a header of src/ops/ that
-                 contracts or folders above include: what an op can do does not hang on how it was compiled
-  op             every src/ops/<op>/ has <op>.h, <op>_ref.cc, tests/ops/<op>_test.cc and bench/ops/<op>_bench.cc, but
-                 for weight_formats/, which ops share
+  marker         no marker of unfinished work in the code
+  exit           the library does not end the process with exit()
+  device-word    no name of a device API or architecture above src/ops/, and no preprocessor switch there
+  contract       no preprocessor switch in the contract of an op, src/ops/<op>/<op>.h, or in a header of src/ops/ that
+                 contracts or higher folders include: an op supports the same things in every build
+  op             every src/ops/<op>/ has <op>.h, <op>_ref.cc, tests/ops/<op>_test.cc and bench/ops/<op>_bench.cc,
+                 except folders that several ops share (SHARED_BY_OPS)
 """
 
 import argparse
@@ -31,7 +32,7 @@ import re
 import sys
 from pathlib import Path
 
-# The dependency line. A folder may include itself and what is listed here, and include/dsv4/ always.
+# The dependency line. A folder may include itself, the folders listed here, and include/dsv4/.
 #   base <- tensor <- device <- kv <- ops <- layers <- model <- engine <- cli, server
 #           tensor <- io <------------------------- model
 #   base <- text <----------------------------------------------- cli, server
@@ -47,9 +48,9 @@ ALLOWED = {
     "model": {"base", "tensor", "device", "kv", "ops", "layers", "io"},
     "engine": {"base", "tensor", "device", "kv", "ops", "layers", "io", "model"},
 }
-MODEL_SEAM = "model/model.h"           # all that engine/ sees of src/model/
-PROGRAMS = ("cli", "server")          # they see include/dsv4/ only
-# Each includes only those before it; the files that lie beside them may include all.
+MODEL_SEAM = "model/model.h"  # the only header of src/model/ that engine/ may include
+PROGRAMS = ("cli", "server")  # may include include/dsv4/ only
+# Each folder includes only the folders before it. Files directly in the parent folder may include all of them.
 FOLDERS_OF = {
     "engine": ("setup", "ranks", "sampling", "sessions", "decode", "drafts", "memory"),
     "model/deepseek_v4": ("config", "schema", "load", "experts", "pass"),
@@ -65,17 +66,17 @@ TEXT_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}
 SOFT_LINES = 500
 HARD_LINES = 1000
 COLUMNS = 120
-# Generated tables: exempt from the size rule only. Each says at its top which script writes it.
+# Generated tables: exempt from the size rule only. Each names its script in its first lines.
 GENERATED = {
     "src/text/unicode_tables.cc",
 }
-# Headers that CMake writes into the build folder.
+# Headers that CMake generates in the build folder.
 CONFIGURED_HEADERS = {
     "dsv4_commit.h",
 }
-# Folders of src/ops/ that hold what several ops share, no op.
+# Folders of src/ops/ that are no op: several ops share their files.
 SHARED_BY_OPS = {"weight_formats"}
-# Asks the preprocessor how this binary was compiled, which is its purpose.
+# Reports how this binary was compiled, so it needs preprocessor switches.
 BUILD_DESCRIPTION = "src/engine/version.cc"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -105,7 +106,7 @@ class Report:
 
 
 def strip_comments_and_strings(text):
-    """The C++ text with comments and the contents of literals blanked; line numbers stay."""
+    """Returns the C++ text without comments and contents of literals; line numbers do not change."""
     token = re.compile(
         r'R"([^\s()\\]{0,16})\((?:.|\n)*?\)\1"'       # raw string
         r'|"(?:\\.|[^"\\\n])*"'                       # string
@@ -133,7 +134,7 @@ def source_files(root):
 
 
 def folder_of(parts):
-    """('src', 'ops', 'rms_norm', 'rms_norm.h') -> 'ops'; ('cli', 'main.cc') -> 'cli'; None where no rule holds."""
+    """('src', 'ops', 'rms_norm', 'rms_norm.h') -> 'ops'; ('cli', 'main.cc') -> 'cli'; None if no rule applies."""
     if parts[0] == "src" and len(parts) > 2:
         return parts[1]
     if parts[0] in PROGRAMS:
@@ -144,7 +145,7 @@ def folder_of(parts):
 
 
 def check_folders_within(inside, rel, number, name, report):
-    """The order of folders where both lie below one of FOLDERS_OF; `inside` is the file's path, written as `name` is."""
+    """Checks the order within FOLDERS_OF. `inside` is the path of the including file, in the same form as `name`."""
     for top, order in FOLDERS_OF.items():
         if inside.startswith(top + "/") and name.startswith(top + "/"):
             break
@@ -153,11 +154,11 @@ def check_folders_within(inside, rel, number, name, report):
     own, other = (path[len(top) + 1:].rpartition("/")[0].partition("/")[0] for path in (inside, name))
     for folder in (own, other):
         if folder and folder not in order:
-            report.error(rel, number, "include", f"{top}/{folder}/ has no place in the order of folders; "
+            report.error(rel, number, "include", f"{top}/{folder}/ is not in the order of folders: "
                          "add it to FOLDERS_OF in tools/lint/check_includes.py")
             return
     if own and (not other or order.index(other) > order.index(own)):
-        before = ", ".join(order[:order.index(own)]) or "nothing but itself"
+        before = ", ".join(order[:order.index(own)]) or "only itself"
         report.error(rel, number, "include", f"{top}/{own}/ may not include {name} (it may include {before})")
 
 
@@ -168,7 +169,7 @@ def check_include(root, path, number, bracket, name, report):
         return
     if name.startswith("dsv4/"):
         if not (root / "include" / name).is_file():
-            report.error(rel, number, "include-path", f"there is no include/{name}")
+            report.error(rel, number, "include-path", f"include/{name} does not exist")
         return
     if folder == "include":
         if bracket == '"' or not STANDARD_HEADER.match(name):
@@ -184,7 +185,8 @@ def check_include(root, path, number, bracket, name, report):
         if name.startswith("server/") and (root / name).is_file():
             check_folders_within(rel.as_posix(), rel, number, name, report)
         else:
-            report.error(rel, number, "include-path", f"\"{name}\" is no header of server/, written with server/ in front")
+            report.error(rel, number, "include-path", f"\"{name}\" is no header of server/: write the path with "
+                         "the prefix server/")
         return
     target = root / "src" / name
     if target.is_file():
@@ -192,29 +194,29 @@ def check_include(root, path, number, bracket, name, report):
     else:
         target = (path.parent / name).resolve()
         if not target.is_file() or root not in target.parents:
-            report.error(rel, number, "include-path", f"\"{name}\" is neither below src/ nor below include/")
+            report.error(rel, number, "include-path", f"\"{name}\" exists neither in src/ nor in include/")
             return
         owner = folder_of(target.relative_to(root).parts)
         if rel.parts[0] == "src":
-            report.error(rel, number, "include-path", f"write \"{name}\" from src/: "
+            report.error(rel, number, "include-path", f"write the path of \"{name}\" from src/: "
                          f"\"{target.relative_to(root / 'src') if root / 'src' in target.parents else name}\"")
     if folder in PROGRAMS:
         if owner != folder:
-            report.error(rel, number, "include", f"{folder}/ sees include/dsv4/ only, not {name}")
+            report.error(rel, number, "include", f"{folder}/ may include only include/dsv4/, not {name}")
     elif folder not in ALLOWED:
-        report.error(rel, number, "include", f"src/{folder}/ has no place in the order of folders; "
+        report.error(rel, number, "include", f"src/{folder}/ is not in the order of folders: "
                      "add it to ALLOWED in tools/lint/check_includes.py")
     elif folder == "engine" and owner == "model" and name != MODEL_SEAM:
-        report.error(rel, number, "seam", f"src/engine/ sees of models {MODEL_SEAM} only, not {name}")
+        report.error(rel, number, "seam", f"src/engine/ may include only {MODEL_SEAM} of src/model/, not {name}")
     elif owner != folder and owner not in ALLOWED[folder]:
-        may = ", ".join(sorted(ALLOWED[folder])) or "nothing but itself"
+        may = ", ".join(sorted(ALLOWED[folder])) or "only itself"
         report.error(rel, number, "include", f"src/{folder}/ may not include {name} (it may include {may})")
     elif owner == folder:
         check_folders_within(rel.relative_to("src").as_posix(), rel, number, name, report)
 
 
 def check_columns(rel, text, report):
-    literal = set()  # lines behind the first one of a raw string
+    literal = set()  # lines of raw strings, without their first lines
     for match in RAW_STRING.finditer(text):
         first = text.count("\n", 0, match.start()) + 1
         literal.update(range(first + 1, first + match.group(0).count("\n") + 1))
@@ -227,7 +229,7 @@ def check_cpp(root, path, text, report):
     rel = path.relative_to(root)
     header = path.suffix in HEADER_SUFFIXES
     if header and not re.search(r"^#pragma once$", text, re.MULTILINE):
-        report.error(rel, 1, "pragma-once", "the header has no #pragma once")
+        report.error(rel, 1, "pragma-once", "the header has no #pragma once: add it")
     for number, line in enumerate(text.splitlines(), 1):
         match = INCLUDE.match(line)
         if match:
@@ -239,16 +241,16 @@ def check_cpp(root, path, text, report):
     above_ops = folder in ABOVE_OPS or folder in PROGRAMS or folder in ("text", "include")
     for number, line in enumerate(strip_comments_and_strings(text).splitlines(), 1):
         if GETENV.search(line) and rel.as_posix() != "src/base/env.h":
-            report.error(rel, number, "getenv", "the environment is read in src/base/env.h only")
+            report.error(rel, number, "getenv", "only src/base/env.h may read the environment")
         if header and USING_NAMESPACE.search(line):
-            report.error(rel, number, "using", "no `using namespace` in a header")
+            report.error(rel, number, "using", "a header must not contain `using namespace`")
         if in_library and EXIT.search(line):
-            report.error(rel, number, "exit", "the library returns a Status; only main() ends the process")
+            report.error(rel, number, "exit", "the library must not end the process: return a Status")
         word = DEVICE_WORD.search(line) if above_ops and not INCLUDE.match(line) else None
         if word:
-            report.error(rel, number, "device-word", f"`{word.group(0)}`: devices end at src/ops/")
+            report.error(rel, number, "device-word", f"`{word.group(0)}`: only src/ops/ and lower folders name devices")
         if folder in ABOVE_OPS and CONDITIONAL.match(line) and rel.as_posix() != BUILD_DESCRIPTION:
-            report.error(rel, number, "device-word", "no preprocessor switch above src/ops/")
+            report.error(rel, number, "device-word", "a folder above src/ops/ must not contain a preprocessor switch")
 
 
 def check_file(root, path, report):
@@ -262,7 +264,7 @@ def check_file(root, path, report):
             report.warning(rel, lines, "size", f"{lines} lines; aim for {SOFT_LINES} at most")
     for number, line in enumerate(text.splitlines(), 1):
         if MARKER.search(line):
-            report.error(rel, number, "marker", "finish it, or open an issue")
+            report.error(rel, number, "marker", "finish the work, or open an issue and remove the marker")
     if path.suffix in CPP_SUFFIXES:
         check_cpp(root, path, text, report)
 
@@ -279,18 +281,18 @@ def check_ops(root, report):
                   f"bench/ops/{op}_bench.cc")
         for name in wanted:
             if not (root / name).is_file():
-                report.error(f"src/ops/{op}", 1, "op", f"there is no {name}")
+                report.error(f"src/ops/{op}", 1, "op", f"{name} does not exist: every op needs it")
 
 
 def included_ops(root, path):
-    """The headers of src/ops/ that a file names."""
+    """Returns the headers of src/ops/ that a file includes."""
     names = (INCLUDE.match(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
     return [root / "src" / m.group(2) for m in names
             if m and m.group(2).startswith("ops/") and (root / "src" / m.group(2)).is_file()]
 
 
 def check_contracts(root, report):
-    """What can be seen of src/ops/ from above it, and what that includes."""
+    """Checks the headers of src/ops/ that higher folders include, directly or through other headers."""
     seen = {root / "src" / "ops" / folder.name / f"{folder.name}.h" for folder in (root / "src" / "ops").glob("*/")}
     seen = {path for path in seen if path.is_file()}
     for folder in ABOVE_OPS:
@@ -307,7 +309,7 @@ def check_contracts(root, report):
         text = strip_comments_and_strings(path.read_text(encoding="utf-8", errors="replace"))
         for number, line in enumerate(text.splitlines(), 1):
             if CONDITIONAL.match(line):
-                report.error(path.relative_to(root), number, "contract", "no preprocessor switch in a contract")
+                report.error(path.relative_to(root), number, "contract", "a contract has no preprocessor switch")
 
 
 def run(root):
@@ -321,9 +323,9 @@ def run(root):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Checks include order, file sizes and a few rules of the tree.")
+    parser = argparse.ArgumentParser(description="Checks the order of includes, file sizes and other rules.")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2],
-                        help="top of the repository (default: the one this script lies in)")
+                        help="top of the repository (default: the repository of this script)")
     args = parser.parse_args()
     report = run(args.root)
     for line in report.warnings + report.errors:
