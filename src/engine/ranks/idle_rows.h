@@ -1,4 +1,4 @@
-// Idle rows behind those of a decode step, so that steps have few sizes.
+// Padding rows ("idle rows" in code) at the end of a decode step, so that steps have few sizes.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,32 @@
 
 namespace dsv4 {
 
-// Rows that a decode step of `rows` sequences runs with: as many up to 8, the next multiple of 4 up to 64, then of 8.
-// Seven idle rows beside nine cost 6 % of the step (bench/notes/decode.md), three about half of that.
+// The number of rows that a decode step of `rows` sequences runs with: `rows` up to 8, the next multiple of 4 up to 64,
+// the next multiple of 8 above. Seven padding rows after nine rows cost 6 % of the step (bench/notes/decode.md), three
+// about half of that.
 int64_t StepRows(int64_t rows);
 
-// Idle rows (ops/idle_row.h) of one rank's steps. They lie at position 0, where no compressed row forms or is read, of
-// one sequence without pages; they all write the same there, and nobody reads it.
+// The padding rows (ops/idle_row.h) of one rank's steps. They have position 0, where no compressed row is made or read,
+// in a sequence without pages. They all write the same values there, and no other row reads them.
 class IdleRows {
  public:
   // `device` outlives it.
   IdleRows(Device& device, int64_t fixed_bytes) : device_(device), fixed_bytes_(fixed_bytes) {}
 
-  // Of the device's memory, after Reserve, for caches of that layout.
+  // Bytes of device memory after Reserve, for caches of `layout`.
   static int64_t Bytes(const KvLayout& layout) { return layout.fixed_bytes; }
   // Throws std::bad_alloc.
   void Reserve();
 
-  // Sequences and rows of Fill(step).
+  // The numbers of sequences and rows of Fill(step).
   struct Size {
     int64_t sequences, rows;
   };
   static Size SizeOf(const Step& step);
 
-  // `step`, with few tokens for each sequence and logits of all, and the idle rows behind them: StepRows in all. Where
-  // every sequence has one token so has every idle row; else they are all of one. Good until the next call. Throws
-  // std::bad_alloc where Reserve was not called.
+  // Returns `step`, which has few tokens per sequence and logits of all rows, with padding rows at its end: StepRows
+  // rows in all. If every sequence has one token, every padding row has its own sequence; otherwise all share one.
+  // Valid until the next call. Throws std::bad_alloc if Reserve was not called.
   const Step& Fill(const Step& step);
 
  private:

@@ -17,7 +17,7 @@ inline constexpr int kOneItems = 8, kOneMaxTiles = 14;
 // Row pairs a multiprocessor, up to which two teams in a block are the faster ones.
 inline constexpr int64_t kTwoTeamItems = 16;
 
-// ExpertFewKernel; eight tokens take as long by ExpertGemmKernel (bench/notes/decode.md).
+// ExpertFewKernel; eight tokens take as long by ExpertGemmKernel (bench/notes/decode-drafts.md).
 inline constexpr int kFewTokens = 6, kFewPairs = 64;
 inline constexpr int kFewMembers = 4, kFewChunkBytes = 32;  // of a chunk: its pairs, at most; its struct
 inline constexpr int kFewSumFloats = kWarps * 32;           // of a slot: 32 rows of each warp
