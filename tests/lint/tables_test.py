@@ -57,7 +57,7 @@ class Tables(unittest.TestCase):
                           figure("a @ two", 4.0, limit=None))
         self.assertEqual(made, [
             "| | one | two | how |", "|---|---|---|---|", "| a | 2.00 ms, 50.0 % | 4.00 ms | a |",
-            "| b |  | 2.00 ms, 50.0 % | b |", "", "The share is that of the floor.", "",
+            "| b |  | 2.00 ms, 50.0 % | b |", "", "Percentages are shares of the floor.", "",
             "- a: `dsv4 bench` (4b948c2, H200)", "- b: `other` (4b948c2, H200)"])
 
     def test_numbers(self):

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Makes the tables of measured figures in the documents from bench/results, or says where they differ.
+"""Makes the tables of measured figures in the documents from bench/results, or reports where they differ.
 
     tools/docs/tables.py [--write] [--root DIR]
 
-A document says where a table stands and which file it shows:
+A document marks the place of a table and names the file that it shows:
 
     <!-- table decode_h200 grid limit="byte floor" -->
     (what this script writes)
     <!-- end -->
 
-`decode_h200` is bench/results/decode_h200.jsonl, one figure a line (the fields: bench/results/README.md). Without
-`grid` a figure is a row. With it `what` reads "row @ column". `limit` names what figures are compared with; a share of
-it stands beside each figure, but not for limit="bar", which is a promise and not a limit of the machine. Below the
-table stand the commands.
+`decode_h200` is bench/results/decode_h200.jsonl with one figure per line (fields: bench/results/README.md). Without
+`grid` a figure is a row. With `grid` the field `what` reads "row @ column". `limit` names the value that figures are
+compared with. Each figure shows its share of the limit, except with limit="bar", which is a requirement and not a limit
+of the machine. The commands follow the table.
 
-Without --write nothing is changed. Exits 1 and prints `path:line: message` for every figure that does not follow the
-schema, every table that differs from its file, and every file that no table shows.
+Without --write nothing is changed. Prints `path:line: message` for every figure that does not follow the schema, every
+table that differs from its file, and every file that no table shows. Exits 1 if it printed any.
 """
 
 import argparse
@@ -31,11 +31,11 @@ UNITS = TIMES + ("%", "times", "GB/s", "TB/s", "TFLOP/s", "GFLOP/s", "G products
                  "")
 BEGIN = re.compile(r'^<!-- table (\w+)( grid)?(?: limit="([^"]+)")? -->$')
 END = "<!-- end -->"
-WIDTH = 118  # of the lines behind a table
+WIDTH = 118  # of the lines after a table
 
 
 def read_figures(path, machines):
-    """The figures of one file and what is wrong with it."""
+    """Returns the figures of one file, and its errors as (line, message)."""
     figures, errors = [], []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -52,22 +52,22 @@ def read_figures(path, machines):
 
 
 def problem_of(figure, machines):
-    """Why this is no figure, or None."""
+    """Returns why this is not a valid figure, or None."""
     if not isinstance(figure, dict) or tuple(figure) != FIELDS:
-        return f"fields are {', '.join(FIELDS)}, in this order"
+        return f"the fields must be {', '.join(FIELDS)}, in this order"
     for name in ("machine", "command", "what", "unit"):
         if not isinstance(figure[name], str):
-            return f"{name} is a text"
+            return f"{name} must be a string"
     if not re.fullmatch(r"[0-9a-f]{7,40}", str(figure["commit"])):
-        return f"commit '{figure['commit']}' is no commit"
+        return f"commit '{figure['commit']}' must be 7 to 40 hex digits"
     if figure["machine"] not in machines:
         return f"bench/results/README.md has no machine '{figure['machine']}'"
     if figure["unit"] not in UNITS:
-        return f"unit '{figure['unit']}' is none of {', '.join(UNITS)}"
+        return f"unit '{figure['unit']}' must be one of {', '.join(UNITS)}"
     if not is_number(figure["value"]):
-        return "value is a number"
+        return "value must be a number"
     if figure["limit"] is not None and not is_number(figure["limit"]):
-        return "limit is a number or null"
+        return "limit must be a number or null"
     return None
 
 
@@ -76,7 +76,7 @@ def is_number(value):
 
 
 def number_text(value):
-    """Whole numbers as they are, others to three digits."""
+    """Returns integers and values from 1,000 without decimals, others with up to three digits."""
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     if value == 0 or abs(value) < 1e-3:
@@ -96,7 +96,7 @@ def share_text(figure):
 
 
 class Commands:
-    """The commands of a table: a letter for each."""
+    """The commands of a table, with a letter for each."""
 
     def __init__(self):
         self.known = []
@@ -150,12 +150,12 @@ def grid_table(figures, limit):
         texts = [row] + [cells.get((row, column), "") for column in columns] + [", ".join(letters[row])]
         rows.append("| " + " | ".join(texts) + " |")
     if limit:
-        rows += ["", f"The share is that of the {limit}."]
+        rows += ["", f"Percentages are shares of the {limit}."]
     return rows + commands.lines()
 
 
 def remake(text, tables, used, complain):
-    """The document with its tables made anew."""
+    """Returns the document with its tables made from the figures."""
     lines, out, i = text.splitlines(), [], 0
     while i < len(lines):
         out.append(lines[i])
@@ -168,7 +168,7 @@ def remake(text, tables, used, complain):
         while i < len(lines) and lines[i] != END:
             i += 1
         if i == len(lines):
-            complain(begin, f"this table has no '{END}'")
+            complain(begin, f"this table has no '{END}': add it after the table")
             return text
         used.add(name)
         if name not in tables:
@@ -177,13 +177,13 @@ def remake(text, tables, used, complain):
             continue
         made = (grid_table if grid else list_table)(tables[name], limit)
         if made != lines[begin:i]:
-            complain(begin, f"the table differs from bench/results/{name}.jsonl: tools/docs/tables.py --write makes it")
+            complain(begin, f"the table differs from bench/results/{name}.jsonl: run tools/docs/tables.py --write")
         out += made
     return "\n".join(out) + "\n"
 
 
 def run(root, write):
-    """Checks and, with `write`, makes all tables; the complaints that are left."""
+    """Checks all tables and, with `write`, makes them. Returns the remaining complaints."""
     complaints = []
     results = root / "bench" / "results"
     readme = (results / "README.md").read_text(encoding="utf-8")
@@ -195,7 +195,7 @@ def run(root, write):
             tables[path.stem], errors = read_figures(path, machines)
             complaints += [f"{where}:{number}: {message}" for number, message in errors]
         elif path.suffix != ".md":
-            complaints.append(f"{where}:1: figures are in .jsonl files, tables in .md files")
+            complaints.append(f"{where}:1: unknown suffix: figures are in .jsonl files, tables in .md files")
     pages = [*sorted((root / "docs").rglob("*.md")), *sorted((root / "bench").rglob("*.md"))]
     for path in pages:
         where = path.relative_to(root).as_posix()
@@ -206,12 +206,12 @@ def run(root, write):
             found = [entry for entry in found if "differs" not in entry[1]]
         complaints += [f"{where}:{number}: {message}" for number, message in found]
     for name in sorted(set(tables) - used):
-        complaints.append(f"bench/results/{name}.jsonl:1: no document shows this file")
+        complaints.append(f"bench/results/{name}.jsonl:1: no document shows this file: add a table marker for it")
     return complaints
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Makes or checks the tables of figures in docs/.")
+    parser = argparse.ArgumentParser(description="Makes or checks the tables of figures in docs/ and bench/.")
     parser.add_argument("--write", action="store_true", help="write the tables that differ")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
     args = parser.parse_args()
