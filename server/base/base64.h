@@ -6,7 +6,7 @@
 
 namespace dsv4::server {
 
-// The bytes of base64, up to the first character that is none. Line ends are passed over.
+// Decodes base64 up to the first character that is not part of its alphabet. Skips line ends.
 std::string DecodeBase64(std::string_view text);
 
 }  // namespace dsv4::server

@@ -23,7 +23,7 @@ void FileWatch::Run() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, interval_, [this] { return stop_; })) {
     lock.unlock();
-    HasMemoryFor([this] { Look(); });  // else next time
+    HasMemoryFor([this] { Look(); });  // out of memory: the next interval tries again
     lock.lock();
   }
 }

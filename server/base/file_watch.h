@@ -1,5 +1,5 @@
-// Looks now and then whether files that the process has mapped, a model's weights, have been written to. A thread of
-// its own, as a disk may let it wait.
+// Checks at an interval whether files that the process has mapped (a model's weights) have been written to. It has its
+// own thread, because a disk may block it.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,11 @@ namespace dsv4::server {
 
 class FileWatch {
  public:
-  // `on_change` gets each such file once, on this object's thread.
+  // `on_change` gets each changed file once, on this object's thread.
   FileWatch(std::chrono::milliseconds interval, std::function<void(const std::string& path)> on_change);
   ~FileWatch();
 
-  // A file has changed since the process mapped it.
+  // Returns true once a file has changed since the process mapped it.
   bool changed() const { return changed_; }
 
  private:

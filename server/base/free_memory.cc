@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kMuch = int64_t{32} << 20;  // bytes
 
-// The process's own memory that nobody has allocated. What is free by mallinfo2 alone would not tell: it counts pages
-// that have been given back, too.
+// Returns the bytes of the process's own memory that are not allocated. The free bytes of mallinfo2 alone are wrong:
+// they include pages that were already returned to the system.
 int64_t Unused(const struct mallinfo2& heap) {
   int64_t all = 0, resident = 0, shared = 0;  // pages
   std::ifstream("/proc/self/statm") >> all >> resident >> shared;

@@ -1,4 +1,5 @@
-// Memory that was freed and still belongs to the process: after much work of many threads that is most of it.
+// Memory that was freed but still belongs to the process. After work of many threads it can be most of the process's
+// memory.
 #pragma once
 
 #include <atomic>
@@ -9,12 +10,13 @@ namespace dsv4::server {
 
 class FreeMemory {
  public:
-  // Gives it back to the system where much has come together since the last time; whether it did. Takes some
-  // milliseconds for each 100 MB, and as long where pages that are partly in use keep it: they are not counted again.
+  // Returns freed memory to the system if more than 32 MiB of it is new since the last call, and then returns true.
+  // Takes a few milliseconds per 100 MB, also if pages that are partly in use keep the memory; later calls do not count
+  // such memory.
   bool GiveBack();
 
  private:
-  std::atomic<int64_t> left_ = std::numeric_limits<int64_t>::min() / 2;  // bytes that the last time could not give back
+  std::atomic<int64_t> left_ = std::numeric_limits<int64_t>::min() / 2;  // bytes that the last call could not return
 };
 
 }  // namespace dsv4::server

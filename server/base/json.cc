@@ -13,12 +13,12 @@ namespace dsv4::server {
 namespace {
 
 constexpr int kMaxDepth = 200;
-constexpr size_t kMaxJsonValues = 2'000'000;  // a prompt of a million token ids has half as many
-// What values take in memory beside their texts, as measured: arrays and objects grow by doubling. A chat of 200,000
-// messages takes 60 MB.
+constexpr size_t kMaxJsonValues = 2'000'000;  // twice the values of a prompt of a million token ids
+// Measured memory of a value without its text; arrays and objects grow by doubling. A chat of 200,000 messages takes 60
+// MB.
 constexpr size_t kValueBytes = 24, kContainerBytes = 32, kStringBytes = 48, kMaxJsonBytes = 64'000'000;
-constexpr size_t kMaxErrorText = 1000;          // bytes of an error's message
-constexpr size_t kMaxNameWork = 4'000'000'000;  // about a second; an object of some 16,000 members of short names
+constexpr size_t kMaxErrorText = 1000;          // bytes of an error message
+constexpr size_t kMaxNameWork = 4'000'000'000;  // about a second: an object of some 16,000 members with short names
 
 std::string Show(const Json& value) {
   std::string text = Dump(value);
@@ -38,8 +38,8 @@ std::string NumberText(double value) {
   return {buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr};
 }
 
-// What it takes to compare the names of objects, each with those before it in its object, in bytes: members keep their
-// order, so there is no index of them. A comparison counts as 16 bytes and those of the name.
+// The cost, in bytes, of comparing each name with the names before it in its object. Members keep their order, so an
+// object has no index of names. A comparison costs 16 bytes plus the bytes of the name.
 class NameWork {
  public:
   void Begin(int depth, bool is_object) { levels_[static_cast<size_t>(depth)] = {is_object, is_object, 0, 0}; }
@@ -64,7 +64,7 @@ class NameWork {
   size_t work_ = 0;
 };
 
-// Parsers and printers recurse on what is nested, and each value takes many times the memory of its text.
+// Parsers and printers recurse into nested values, and each value takes many times the memory of its text.
 void CheckSize(std::string_view text) {
   int depth = 0;
   size_t values = 1, extra = 0, string_begin = 0;  // extra: bytes of strings and containers
@@ -104,7 +104,7 @@ void CheckSize(std::string_view text) {
   }
 }
 
-// The \uXXXX at `at`; -1: there is none.
+// Returns the code unit of the \uXXXX escape at `at`, or -1 if there is none.
 int EscapedUnit(std::string_view text, size_t at) {
   int unit = 0;
   if (text.substr(at, 2) != "\\u" || text.size() < at + 6) return -1;
@@ -114,8 +114,8 @@ int EscapedUnit(std::string_view text, size_t at) {
 
 bool IsIn(int unit, int low, int high) { return unit >= low && unit <= high; }
 
-// Puts U+FFFD for each escape that is half of a pair without the other half: programs that cut texts by UTF-16 units
-// write such, and a chat would be refused for ever once one is in its history. False: there is none.
+// Replaces each unpaired surrogate escape with U+FFFD. Programs that cut texts by UTF-16 units send them, and a chat
+// with one in its history would always be refused. Returns false if there was none.
 bool MendSurrogates(std::string* text) {
   bool found = false;
   for (size_t i = text->find('\\'); i != text->npos; i = text->find('\\', i)) {
@@ -133,7 +133,7 @@ bool MendSurrogates(std::string* text) {
   return found;
 }
 
-// From the leaves up: a container that holds none is freed without memory.
+// Clears containers from the leaves up, because freeing an empty container needs no memory.
 void Dismantle(Json& json) {
   if (json.is_array()) {
     auto& items = json.get_ref<Json::array_t&>();
@@ -161,14 +161,14 @@ JsonDocument::~JsonDocument() { Dismantle(root_); }
 JsonDocument ParseJson(std::string_view text) {
   CheckSize(text);
   if (text.find_first_not_of(" \t\r\n") == text.npos) throw ApiError(400, "the body is empty; expected a JSON object");
-  if (const size_t nul = text.find('\0'); nul != text.npos) {  // the parser would take it for the end of the text
+  if (const size_t nul = text.find('\0'); nul != text.npos) {  // the parser would read it as the end of the text
     throw ApiError(400, "the body is not valid JSON: byte " + std::to_string(nul + 1) + " is 0");
   }
   try {
     return JsonDocument(Json::parse(text));
   } catch (const Json::exception& error) {
     std::string mended(text);
-    if (MendSurrogates(&mended)) return ParseJson(mended);  // errors stand at the same places
+    if (MendSurrogates(&mended)) return ParseJson(mended);  // error positions stay the same
     // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
     std::string_view what = error.what();
     const size_t bracket = what.find("] ");
@@ -226,13 +226,13 @@ Fields::Fields(const Json& object, std::string path, const BodySpec* spec)
 
 const FieldSpec& Fields::SpecOf(const char* name) const {
   const FieldSpec* field = spec_ == nullptr ? nullptr : spec_->Find(name);
-  if (field == nullptr) throw std::logic_error("the field " + std::string(name) + " is in no table");
+  if (field == nullptr) throw std::logic_error("the field " + std::string(name) + " is not in the body's table");
   return *field;
 }
 
 const Json* Fields::Get(const char* name, FieldKind kind) const {
   if (spec_ != nullptr && SpecOf(name).kind != kind && SpecOf(name).kind != FieldKind::kAny)
-    throw std::logic_error("the field " + std::string(name) + " is of another kind in its table");
+    throw std::logic_error("the field " + std::string(name) + " has another type in the body's table");
   return Get(name);
 }
 
@@ -309,7 +309,7 @@ const Json* Fields::Object(const char* name) const {
 }
 
 std::optional<int64_t> Fields::Integer(const char* name) const {
-  constexpr double kMost = 1e18;  // beyond which a bound is none
+  constexpr double kMost = 1e18;  // a larger bound means no bound
   const FieldSpec& field = SpecOf(name);
   using Limits = std::numeric_limits<int64_t>;
   return Integer(name, field.low < -kMost ? Limits::min() : static_cast<int64_t>(field.low),

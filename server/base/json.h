@@ -22,12 +22,13 @@ namespace dsv4::server {
 
 using Json = nlohmann::ordered_json;
 
-// A request that cannot be served: thrown while it is read, turned into the route's error body by the router.
+// A request that cannot be served. The code that reads the request throws it; the router turns it into the error body
+// of the route.
 struct ApiError : std::runtime_error {
-  // Of a long message, which may quote what a client sent, the beginning.
+  // A long message, which may quote the client's text, is shortened to its beginning.
   ApiError(int http_status, const std::string& message, std::string its_param = "", std::string its_code = "");
   int status;
-  std::string param;  // the field at fault; "" where there is none
+  std::string param;  // the field at fault; "" if there is none
   std::string code;
   int retry_after_s = 0;
 };
@@ -35,7 +36,7 @@ struct ApiError : std::runtime_error {
 // Throws ApiError 400.
 [[noreturn]] void Refuse(const std::string& param, const std::string& message);
 
-// The JSON of a request. Its end needs no memory, where that of a Json does.
+// The parsed JSON of a request. Its destructor needs no memory; the destructor of a Json does.
 class JsonDocument {
  public:
   explicit JsonDocument(Json root) : root_(std::move(root)) {}
@@ -48,29 +49,30 @@ class JsonDocument {
   Json root_;
 };
 
-// Throws ApiError 400 for text that is not JSON, nests too deeply or holds too many values or names of members.
+// Throws ApiError 400 if the text is not JSON, nests too deeply, or has too many values or member names.
 JsonDocument ParseJson(std::string_view text);
 
-// On one line; broken UTF-8 becomes U+FFFD.
+// On one line. Invalid UTF-8 becomes U+FFFD.
 std::string Dump(const Json& json);
 
-// Bytes of Dump, of valid UTF-8; nothing is made.
+// Returns the number of bytes of Dump without building the text. Requires valid UTF-8.
 size_t DumpSize(const Json& json);
 
-// The shortest number that is this float.
+// Returns the shortest decimal number that reads back as this float.
 Json FloatToJson(float value);
 
-// What a body's field may be. kAny: several types, which its reader tells apart; kRefused: known and not offered.
+// The type of a body's field. kAny: several types, which the field's reader checks. kRefused: a known field that is not
+// supported.
 enum class FieldKind : uint8_t { kBool, kInteger, kNumber, kText, kArray, kObject, kAny, kRefused };
 
 struct FieldSpec {
   const char* name;
   FieldKind kind;
   const char* help;
-  double low = 0, high = 0;  // of numbers; 1e30 and more: no bound
+  double low = 0, high = 0;  // for numbers; 1e30 or more: no bound
 };
 
-// The fields of a body, in parts that bodies share. The parts outlive it.
+// The fields of a body, as tables that several bodies share. The tables must outlive it.
 class BodySpec {
  public:
   constexpr BodySpec(std::initializer_list<std::span<const FieldSpec>> parts) : size_(parts.size()) {
@@ -87,7 +89,8 @@ class BodySpec {
 // The members of an object; null counts as missing. Every method throws ApiError 400 that names the field.
 class Fields {
  public:
-  // `spec`: a body's, whose fields are read as it says and no others (std::logic_error: a mistake of ours).
+  // `spec`: the body's table. Reading a field that is not in it, or reading it as another type, throws std::logic_error
+  // (a programming mistake).
   Fields(const Json& object, std::string path, const BodySpec* spec = nullptr);
 
   const Json* Get(const char* name) const;
@@ -98,14 +101,15 @@ class Fields {
   std::optional<int64_t> Integer(const char* name, int64_t low,
                                  int64_t high = std::numeric_limits<int64_t>::max()) const;
   std::optional<double> Number(const char* name, double low, double high) const;
-  // Within the bounds of the spec.
+  // With the bounds of the spec.
   std::optional<int64_t> Integer(const char* name) const;
   std::optional<double> Number(const char* name) const;
   std::optional<std::string> Text(const char* name) const;
   const Json* Array(const char* name) const;
   const Json* Object(const char* name) const;
 
-  // For options that are known and not offered: anything but null, false, 0, "" and empty lists is refused.
+  // For options that are known but not supported. Refuses any value except null, false, 0, "" and empty arrays and
+  // objects.
   void RefuseUnlessEmpty(const char* name, const std::string& why) const;
 
  private:

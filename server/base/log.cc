@@ -20,7 +20,7 @@ namespace dsv4::server {
 namespace {
 
 constexpr size_t kMaxQueuedBytes = 1 << 20;
-constexpr size_t kPiece = 4096;  // what a pipe that has room takes without waiting (PIPE_BUF)
+constexpr size_t kPiece = 4096;  // bytes that a pipe with room takes without blocking (PIPE_BUF)
 constexpr std::chrono::milliseconds kLogPoll{100}, kStopTime{1000};
 
 // 2026-11-21T08:45:00.123Z
@@ -37,7 +37,8 @@ std::string Now() {
   return std::string(buffer.data(), n) + fraction.data();
 }
 
-// Nothing that a terminal would obey: neither control characters nor what might be one in another encoding.
+// Returns true if a terminal would obey no part of `value`: it has no control characters, and no bytes that are control
+// characters in another encoding.
 bool IsPlain(std::string_view value) {
   return !value.empty() &&
          std::all_of(value.begin(), value.end(), [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '='; });
@@ -151,7 +152,7 @@ void Log::Run() {
       }
       num_told = num_dropped;
     } catch (const std::bad_alloc&) {
-      // Told with a later line.
+      // A later line reports them.
     }
     const bool taken = WriteAll(text);
     lock.lock();
@@ -169,7 +170,7 @@ bool Log::WriteAll(std::string_view bytes) {
     pollfd ready{.fd = fd_, .events = POLLOUT, .revents = 0};
     if (::poll(&ready, 1, static_cast<int>(kLogPoll.count())) <= 0) continue;
     const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kPiece));
-    if (n < 0 && errno != EINTR && errno != EAGAIN) return true;  // nobody will ever read it
+    if (n < 0 && errno != EINTR && errno != EAGAIN) return true;  // the descriptor has no reader any more
     if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));
   }
   return true;

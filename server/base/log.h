@@ -1,7 +1,7 @@
-// Lines on standard error: key=value, or one JSON object each. Any thread.
+// Writes lines to standard error: key=value pairs, or one JSON object per line. Any thread may call it.
 //
-// A thread of its own writes them: a reader that does not read stops nobody. What does not fit its queue is dropped and
-// counted, and a line says how many were.
+// A separate thread writes the lines, so a reader that stops reading blocks no caller. Lines that do not fit the queue
+// are dropped and counted; a later line reports the count.
 #pragma once
 
 #include <chrono>
@@ -20,25 +20,25 @@
 
 namespace dsv4::server {
 
-// As text in MiB, in JSON as a number of bytes.
+// Written in MiB in text form and in bytes in JSON.
 struct LogBytes {
   int64_t bytes;
 };
 
 struct LogField {
   std::string_view key;
-  std::variant<std::string, int64_t, double, bool, LogBytes> value;  // an empty string: the field is left out
+  std::variant<std::string, int64_t, double, bool, LogBytes> value;  // an empty string leaves the field out
 };
 
 enum class LogLevel : uint8_t { kInfo, kWarning, kError };
 
-// Rounded to as many digits behind the point: what a line says of a time or a rate.
+// Rounds to this many decimal places.
 double Rounded(double value, int digits);
 
 class Log {
  public:
   explicit Log(bool json, int fd = 2);
-  ~Log();  // writes what waits, for a second at most
+  ~Log();  // writes queued lines, for at most one second
 
   void Line(std::string_view event, std::initializer_list<LogField> fields) const {
     Line(LogLevel::kInfo, event, fields);
@@ -48,13 +48,12 @@ class Log {
   }
   void Line(LogLevel level, std::string_view event, std::span<const LogField> fields) const;
 
-  // Lines dropped so far.
   uint64_t num_dropped() const;
 
  private:
   std::string Format(LogLevel level, std::string_view event, std::span<const LogField> fields) const;
   void Run();
-  // False: the time to stop has come.
+  // Returns false if it is time to stop.
   bool WriteAll(std::string_view bytes);
 
   const bool json_;
@@ -64,7 +63,7 @@ class Log {
   mutable std::deque<std::string> lines_;
   mutable size_t queued_bytes_ = 0;
   mutable uint64_t num_dropped_ = 0;
-  std::optional<std::chrono::steady_clock::time_point> stop_at_;  // when to give up what is left
+  std::optional<std::chrono::steady_clock::time_point> stop_at_;  // deadline for writing the queued lines
   std::thread thread_;                                            // last: it uses all of the above
 };
 

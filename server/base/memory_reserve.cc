@@ -9,14 +9,14 @@ namespace dsv4::server {
 
 namespace {
 
-std::atomic<void*> g_reserve{nullptr};  // a new-handler takes no argument
+std::atomic<void*> g_reserve{nullptr};  // global, because a new-handler takes no argument
 std::atomic<size_t> g_bytes{0};
 
 void GiveOut() {
   if (std::uncaught_exceptions() > 0) {
     if (void* reserve = g_reserve.exchange(nullptr); reserve != nullptr) {
       std::free(reserve);
-      return;  // the allocation is tried again
+      return;  // operator new tries again
     }
   }
   throw std::bad_alloc();
@@ -32,7 +32,7 @@ void KeepMemoryReserve(size_t bytes) {
 
 void RefillMemoryReserve() noexcept {
   if (g_reserve.load() != nullptr) return;
-  // Never touched: it takes addresses, and pages only when others get it.
+  // Never written to, so it takes addresses only. It takes pages when an allocation uses it.
   void* expected = nullptr;
   void* reserve = std::malloc(g_bytes);
   if (!g_reserve.compare_exchange_strong(expected, reserve)) std::free(reserve);

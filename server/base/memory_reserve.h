@@ -1,5 +1,5 @@
-// Memory set aside for the way back from an allocation that failed: destructors may need some (those of JSON values
-// do), and one that finds none ends the process.
+// Memory set aside for error handling after a failed allocation. Destructors may need memory (those of JSON values do),
+// and a destructor that gets none ends the process.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,16 @@
 
 namespace dsv4::server {
 
-// Sets memory aside, from now on and for the whole process: while an exception is in flight, an allocation that fails
-// gets it. All others throw std::bad_alloc as before. Where there is too little memory nothing is set aside.
+// Sets memory aside for the whole process. While an exception is in flight, an allocation that fails gets this memory.
+// All other failed allocations throw std::bad_alloc as before. If memory is short, nothing is set aside.
 void KeepMemoryReserve(size_t bytes);
 
-// Sets it aside again where it was given out; by whoever caught a std::bad_alloc, when what failed has been freed.
+// Sets the memory aside again if it was used. Call it after a std::bad_alloc was caught and the memory of the failed
+// work has been freed.
 void RefillMemoryReserve() noexcept;
 
-// Calls it: what a thread that must go on does with each piece of its work. False: memory ran out, and what the call
-// had made is gone.
+// Runs `call` and returns true. If memory runs out, returns false, and everything that the call allocated has been
+// freed. Threads that must continue run each piece of their work with it.
 template <typename Call>
 bool HasMemoryFor(Call&& call) {
   try {

@@ -12,7 +12,7 @@ namespace dsv4::server {
 
 namespace {
 
-std::atomic<int> g_signals{0};  // what a handler may touch
+std::atomic<int> g_signals{0};  // atomic: a signal handler uses them
 std::atomic<int> g_wake{-1};
 static_assert(std::atomic<int>::is_always_lock_free);
 
@@ -28,7 +28,7 @@ extern "C" void OnStopSignal(int number) {
 
 int CatchStopSignals() {
   std::array<int, 2> ends{-1, -1};
-  if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return -1;  // signals then keep what they did before
+  if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return -1;  // the signals keep their previous actions
   g_wake = ends[1];
   struct sigaction action = {};
   action.sa_handler = OnStopSignal;

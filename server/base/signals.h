@@ -1,10 +1,11 @@
-// SIGTERM and SIGINT: the first is told to whoever reads the descriptor, the second ends the process at once.
+// SIGTERM and SIGINT: a descriptor reports the first one; the second one ends the process at once.
 #pragma once
 
 namespace dsv4::server {
 
-// From now on. The descriptor, which the caller owns, gives the first signal's number as one byte; the second signal
-// ends the process with the status 0, whatever its threads are doing: that is what was asked for. Once in a process.
+// Installs the handlers and returns a descriptor, which the caller owns; -1 if that failed. The descriptor yields the
+// number of the first signal as one byte. The second signal ends the process with status 0, whatever its threads are
+// doing, because the stop was requested. Call it once per process.
 int CatchStopSignals();
 
 }  // namespace dsv4::server

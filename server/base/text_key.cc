@@ -16,7 +16,7 @@ void AddSymbol(TokenId id, size_t text_at, TextKey* key) {
 TextKey KeyOfText(const Tokenizer& tokenizer, std::string_view text, const EncodeOptions& options) {
   TextKey key;
   size_t at = 0;
-  for (const AddedTokenPlace& place : tokenizer.FindAddedTokens(text, options)) {
+  for (const AddedTokenMatch& place : tokenizer.FindAddedTokens(text, options)) {
     key.key += text.substr(at, place.range.begin - at);
     AddSymbol(place.id, place.range.begin, &key);
     at = place.range.end;

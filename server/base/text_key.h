@@ -1,6 +1,6 @@
-// A text in the form in which it says which tokens it was made of: its bytes, but an added token is a symbol of its
-// own, which no spelling of that token equals. Two texts with the same key have the same added tokens in the same
-// places.
+// A key of a text that identifies the tokens it was made of. It holds the bytes of the text, but each added token is
+// one symbol that no spelling of the token equals. Two texts with the same key have the same added tokens in the same
+// positions.
 #pragma once
 
 #include <optional>
@@ -14,22 +14,22 @@
 
 namespace dsv4::server {
 
-// The byte that a symbol begins with, which UTF-8 never holds; three bytes of the id follow.
+// The first byte of a symbol; UTF-8 never contains it. Three bytes of the token id follow.
 inline constexpr char kSymbol = static_cast<char>(0xFF);
 
 struct TextKey {
   struct Seam {
-    size_t key = 0, text = 0;  // where an added token begins in the key, and in the text
+    size_t key = 0, text = 0;  // where an added token begins in the key and in the text
   };
   std::string key;
   std::vector<Seam> seams;
-  std::vector<TokenId> added;  // the ids of its added tokens
+  std::vector<TokenId> added;  // ids of the added tokens
 };
 
-// Of valid UTF-8.
+// Requires valid UTF-8.
 TextKey KeyOfText(const Tokenizer& tokenizer, std::string_view text, const EncodeOptions& options);
 
-// Nullopt where the ids are of no text: one of them has none, or they are no UTF-8.
+// Returns nullopt if an id has no text or if the bytes of the ids are not valid UTF-8.
 std::optional<TextKey> KeyOfIds(const Tokenizer& tokenizer, std::span<const TokenId> ids);
 
 }  // namespace dsv4::server

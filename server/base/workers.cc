@@ -27,7 +27,7 @@ bool Workers::Post(Length length, std::function<void()> call) {
     if (queue_.size() >= max_queued_) return false;
     queue_.push_back({length, std::move(call)});
   }
-  wake_.notify_all();  // the one that wakes might not take it
+  wake_.notify_all();  // all: the one woken thread might not run calls of this length
   return true;
 }
 
@@ -50,7 +50,7 @@ void Workers::Run(bool short_only) {
       call = std::move(next->run);
       queue_.erase(next);
     }
-    HasMemoryFor(call);  // else what it worked on is let go with it
+    HasMemoryFor(call);  // out of memory: the call is dropped with its data
   }
 }
 

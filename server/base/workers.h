@@ -1,4 +1,4 @@
-// A few threads for what takes longer than an I/O loop should stand still: reading JSON, rendering, tokenising.
+// A few threads for work that would block an I/O loop for too long: reading JSON, rendering, tokenizing.
 #pragma once
 
 #include <condition_variable>
@@ -12,17 +12,17 @@ namespace dsv4::server {
 
 class Workers {
  public:
-  // num_for_short: further threads, for short calls alone; so long calls never keep them all.
-  // Throws std::system_error where the system has no more threads.
+  // `num_for_short`: additional threads that run short calls only, so that long calls never occupy all threads. Throws
+  // std::system_error if the system has no more threads.
   Workers(int num_threads, int num_for_short, size_t max_queued);
-  ~Workers();  // finishes what is queued
+  ~Workers();  // finishes the queued calls
 
   enum class Length { kShort, kLong };
-  // False: too much is queued already. A call that runs out of memory is dropped, and the thread goes on.
+  // Returns false if the queue is full. A call that runs out of memory is dropped, and its thread continues.
   bool Post(Length length, std::function<void()> call);
 
  private:
-  // Without its threads: where starting one throws, the destructor ends the others.
+  // Starts no thread. If starting one throws later, the destructor ends the others.
   explicit Workers(size_t max_queued) : max_queued_(max_queued) {}
 
   struct Call {

@@ -12,10 +12,10 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr double kBurstSeconds = 20;    // of guesses that may be made at once
-constexpr size_t kMaxAddresses = 4096;  // whose guesses are counted each
+constexpr double kBurstSeconds = 20;    // an address may send this many seconds' guesses at once
+constexpr size_t kMaxAddresses = 4096;  // addresses with a count of their own
 
-// Whoever has one IPv6 address has a network of them.
+// Returns the /64 network of an IPv6 address, because a client usually has a whole network.
 std::string Network(const std::string& peer) {
   in6_addr address;
   if (::inet_pton(AF_INET6, peer.c_str(), &address) != 1) return peer;
@@ -45,18 +45,18 @@ bool IsLoopbackName(std::string_view host) {
 
 std::optional<ApiError> Access::Check(const HttpRequest& head, Clock::time_point now) {
   if (!HostMayBeNamed(head.Header("host"))) {
-    return ApiError(403, "this server is not " + std::string(WithoutPort(head.Header("host"))) +
-                             "; --allowed-host adds a name that it answers to");
+    return ApiError(403, "the host name " + std::string(WithoutPort(head.Header("host"))) +
+                             " is not allowed here; add it with --allowed-host");
   }
   if (!OriginMayAsk(head)) {
     return ApiError(403, "pages of " + std::string(head.Header("origin")) +
-                             " may not use this server; --cors-origin names the origin that may");
+                             " may not use this server; allow them with --cors-origin");
   }
   return CheckKey(head, now);
 }
 
-// A page can have its own host's name lead to this machine (DNS rebinding), and is then of the same origin as the
-// server. What sends no Host is no browser.
+// A page can make its own host name resolve to this machine (DNS rebinding). It then has the same origin as the server.
+// A client that sends no Host is not a browser.
 bool Access::HostMayBeNamed(std::string_view host) const {
   if (!options_.check_host || host.empty()) return true;
   const std::string name = LowerAscii(WithoutPort(host));
@@ -64,7 +64,7 @@ bool Access::HostMayBeNamed(std::string_view host) const {
   return IsLoopbackName(name) || std::any_of(options_.allowed_hosts.begin(), options_.allowed_hosts.end(), is_name);
 }
 
-// A browser tells which page a request comes from, and sends some kinds of requests without asking first: pages of
+// A browser sends the origin of the page. It sends some kinds of requests without asking the server first, so pages of
 // other origins could make this server work.
 bool Access::OriginMayAsk(const HttpRequest& head) const {
   const std::string_view origin = head.Header("origin");
@@ -89,7 +89,7 @@ std::optional<ApiError> Access::CheckKey(const HttpRequest& head, Clock::time_po
   return wrong;
 }
 
-// Addresses that have all their guesses are forgotten first; beyond what is counted each, all others share one count.
+// Forgets addresses that have all their guesses first. Beyond kMaxAddresses, all other addresses share one count.
 Access::Guesses& Access::GuessesOf(const std::string& peer, Clock::time_point now) {
   const double most = options_.key_guesses * kBurstSeconds;
   const auto left = [&](const Guesses& g) {

@@ -1,4 +1,4 @@
-// Who may ask, decided on a request's header alone: which host it names, which page it comes from, which key it brings.
+// Decides from a request's header alone whether a client may use the server: by the host name, the origin and the key.
 #pragma once
 
 #include <chrono>
@@ -14,25 +14,25 @@
 namespace dsv4::server {
 
 struct AccessOptions {
-  std::vector<std::string> api_keys;       // empty: none is asked for
-  std::string cors_origin;                 // whose pages may ask, besides the server's own; "*": all
-  bool check_host = false;                 // the names of this machine and `allowed_hosts` only
+  std::vector<std::string> api_keys;  // empty: no key is needed
+  std::string cors_origin;            // an origin whose pages may send requests, besides the server's own; "*": all
+  bool check_host = false;            // accept only the names of this machine and `allowed_hosts`
   std::vector<std::string> allowed_hosts;  // without a port
-  double key_guesses = 5;                  // wrong keys a second from one address; 0: any
+  double key_guesses = 5;                  // wrong keys per second from one address; 0: no limit
 };
 
-// On one thread.
+// Used on one thread.
 class Access {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit Access(AccessOptions options) : options_(std::move(options)) {}
 
-  // Why the request is refused, or nothing.
+  // Returns why the request is refused, or nullopt.
   std::optional<ApiError> Check(const HttpRequest& head, Clock::time_point now);
 
  private:
-  // Guesses that an address may still make; they come back with time.
+  // Wrong keys that an address may still send; they refill with time.
   struct Guesses {
     double left;
     Clock::time_point at;
@@ -47,9 +47,10 @@ class Access {
   std::map<std::string, Guesses> guesses_;
 };
 
-// "name", "127.0.0.1" and "::1" of "name:80", "127.0.0.1" and "[::1]:8000"; what has another form stays as it is.
+// Returns the host without its port: "name", "127.0.0.1" and "::1" for "name:80", "127.0.0.1" and "[::1]:8000". Returns
+// text of another form as is.
 std::string_view WithoutPort(std::string_view host);
-// Only this machine answers to it: localhost, 127.0.0.0/8, ::1.
+// Returns true for names that only this machine answers to: localhost, 127.0.0.0/8, ::1.
 bool IsLoopbackName(std::string_view host);
 
 }  // namespace dsv4::server

@@ -1,5 +1,5 @@
-// How a connection reads: framing, which is Beast's parser's, limits, time-outs. Asio callbacks rather than coroutines:
-// GCC 12 destroys some temporaries of co_await expressions twice.
+// How a connection reads: framing (by Beast's parser), limits, timeouts. It uses Asio callbacks, not coroutines,
+// because GCC 12 destroys some temporaries of co_await expressions twice.
 #include "server/http/connection.h"
 
 #include <poll.h>
@@ -12,9 +12,9 @@ namespace dsv4::server::http_internal {
 
 namespace {
 
-constexpr size_t kMaxMethod = 32;  // of what is kept; none that any route takes is as long
+constexpr size_t kMaxMethod = 32;  // bytes of a method that are kept; no method of a route is as long
 
-// bytes behind a request that is being answered; more are left in the socket
+// bytes kept after a request that is being answered; the socket holds the rest
 constexpr size_t kMaxPipelined = 64 << 10;
 
 size_t NumLines(std::string_view text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
@@ -26,8 +26,8 @@ bool IsUsableId(std::string_view id) {
   });
 }
 
-// Host and path of "http://host/path", as a client writes it that takes the server for a proxy: this host counts then,
-// not the header's (RFC 9112, 3.2.2). Of a path alone the host is empty.
+// Returns host and path of "http://host/path". A client that takes the server for a proxy sends this form; then this
+// host counts, not the one in the header (RFC 9112, 3.2.2). The host is empty if `target` is only a path.
 std::pair<std::string_view, std::string_view> SplitTarget(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (LowerAscii(target.substr(0, scheme.size())) != scheme) continue;
@@ -65,7 +65,7 @@ Connection::Connection(Shared& shared, tcp::socket socket, std::string peer, std
   socket_.non_blocking(true, ignored);
   last_activity_ = Clock::now();
   NextRequest();
-  shared_.connections.insert(this);  // last: where there is no memory for one, nobody knows of it
+  shared_.connections.insert(this);  // last: if this runs out of memory, the connection is in no list
 }
 
 void Connection::Sweep(Clock::time_point now) {
@@ -143,21 +143,21 @@ size_t Connection::ReadSome(error_code& error) {
   const size_t room = waits() ? kMaxPipelined - in_.size() : shared_.read_buffer.size();
   if (tls_ == nullptr) return socket_.read_some(asio::buffer(shared_.read_buffer, room), error);
   size_t n = 0;
-  // A handshake that cannot be written now goes on with what the client sends next, or never: it has time-outs.
+  // A handshake that cannot be written now continues when the client sends more, or never; timeouts end it then.
   if (tls_->Read(shared_.read_buffer.data(), room, &n) == TlsStream::Io::kEnd) error = asio::error::eof;
   return n;
 }
 
 void Connection::TakeBytes(std::string_view bytes) {
   last_activity_ = Clock::now();
-  if (waits() && in_.size() + bytes.size() > in_.capacity()) {  // once: a string doubles what it has
+  if (waits() && in_.size() + bytes.size() > in_.capacity()) {  // grow once, because a string doubles its capacity
     std::string larger;
     larger.reserve(kMaxPipelined);
     in_ = std::move(larger += in_);
   }
   in_ += bytes;
   if (!waits()) Parse();
-  if (in_.empty()) in_ = std::string();  // what is parsed is kept elsewhere
+  if (in_.empty()) in_ = std::string();  // parsed bytes are stored elsewhere
 }
 
 bool Connection::HasHungUp() {
@@ -190,8 +190,8 @@ bool Connection::ParseSome() {
   }
   if (in_body) {
     arrival_.Count(used, body.size() - body_before);
-    // What a parser still waits for here is the end of a chunk's line or of the trailer; behind them is another
-    // request.
+    // A parser that is not done here waits for the end of a chunk line or of the trailer. If it is done, the bytes
+    // belong to the next request.
     if ((!parser_->is_done() && in_.size() > shared_.options.max_header_bytes) ||
         arrival_.FramingIsTooLarge(shared_.options.max_framing_bytes)) {
       Fail(431, "the chunks' sizes, extensions and trailer are too large");
@@ -210,12 +210,12 @@ bool Connection::ParseSome() {
   return error != http::error::need_more && used > 0;
 }
 
-// Asked before the parser makes a field of each, which takes ten times as much as the shortest line.
+// Checked before the parser makes a field of each line, which takes ten times the memory of the shortest line.
 bool Connection::HeaderHasTooManyLines() {
-  if (header_lines_ > 0 && in_.starts_with("\r\n")) return false;  // its end
+  if (header_lines_ > 0 && in_.starts_with("\r\n")) return false;  // the end of the header
   const size_t end = in_.find("\r\n\r\n");
   const std::string_view header = std::string_view(in_).substr(0, end == in_.npos ? end : end + 2);
-  return header_lines_ + NumLines(header) > shared_.options.max_header_lines + 1;  // the request's line
+  return header_lines_ + NumLines(header) > shared_.options.max_header_lines + 1;  // + 1: the request line
 }
 
 void Connection::RefuseFraming(error_code error) {
@@ -231,7 +231,7 @@ void Connection::RefuseFraming(error_code error) {
   }
 }
 
-// Only the header up to here: a parser that is not eager stops behind it.
+// Only the header has been read here: a parser that is not eager stops after it.
 bool Connection::CheckHeader() {
   version_ = static_cast<int>(parser_->get().version());
   keep_alive_ = parser_->keep_alive() && !reserved_;
@@ -263,7 +263,7 @@ bool Connection::HasSoundHeader() {
   } else if (!coding.empty() && LowerAscii(coding) != "chunked") {
     Fail(501, "Transfer-Encoding must be chunked");
   } else if (!encoding.empty() && LowerAscii(encoding) != "identity") {
-    Fail(415, "bodies with a Content-Encoding are not supported; send it as it is");
+    Fail(415, "bodies with a Content-Encoding are not supported; send the body without it");
   } else {
     return true;
   }
@@ -318,7 +318,7 @@ void Connection::Refuse(const HttpReply& reply, bool read_on) {
 }
 
 void Connection::BeginReply() {
-  // For the log: everything but the body and the headers, which may hold secrets.
+  // For the log: everything except the body and the headers, which may hold secrets.
   request_ = {.method = head_.method,
               .path = head_.path,
               .query = {},

@@ -1,4 +1,5 @@
-// One connection of the HTTP server, and what connections share. Boost is included in this folder and by spans alone.
+// One connection of the HTTP server, and the state that connections share. Only this folder and observe/spans.cc
+// include Boost.
 #pragma once
 
 #include <array>
@@ -36,7 +37,8 @@ class IdSource {
   std::mt19937_64 random_{(static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}()};
 };
 
-// What the connections share. Used on the I/O thread only, but for the context, the budget and the list.
+// State that the connections share. Used on the I/O thread only, except the context, the byte budgets and the let-go
+// list.
 struct Shared {
   explicit Shared(const HttpOptions& its_options)
       : options(its_options), bodies(options.max_body_total), replies(options.max_unsent_total) {}
@@ -48,22 +50,22 @@ struct Shared {
   IdSource ids;
   ByteBudget bodies, replies;
   std::unordered_set<Connection*> connections;
-  LetGoList let_go;                        // behind the connections: those in it end before that list does
-  std::array<char, 64 << 10> read_buffer;  // of whoever reads: an idle connection holds none
+  LetGoList let_go;                        // after `connections`: connections that it owns end before that set does
+  std::array<char, 64 << 10> read_buffer;  // for all connections: an idle one holds no buffer
   bool draining = false;
-  asio::io_context context{1};  // last: its end drops queued calls, and with them connections
+  asio::io_context context{1};  // last: its destructor drops queued calls and, with them, connections
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // `reserved`: beyond the limit; it has a short time to ask for what the gate lets pass.
-  // `tls`: null on a plain one.
+  // `reserved`: the connection is beyond the limit; it has a short time to send a request that the gate accepts.
+  // `tls`: null for a plain connection.
   Connection(Shared& shared, tcp::socket socket, std::string peer, std::unique_ptr<TlsStream> tls, bool metrics,
              bool reserved);
   ~Connection() { shared_.connections.erase(this); }
 
   void Start() { Read(); }
-  // A finished reply may still wait for the client to take it.
+  // Also true while a finished reply waits for the client to take it.
   bool busy() const { return !closed_ && (answering_ || unsent() > 0); }
   bool reserved() const { return reserved_; }
 
@@ -76,11 +78,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void SetPing(uint64_t serial, std::string bytes, std::chrono::seconds silence);
   void OnClose(uint64_t serial, std::function<void()> call);
   void OnPressure(uint64_t serial, std::function<void(bool)> call);
-  // The handler let go of the exchange.
+  // The handler dropped the exchange.
   void Abandoned(uint64_t serial, bool out_of_memory);
   void OutOfMemory(uint64_t serial) noexcept;
 
-  // Runs `call`, which works on this connection; when memory is gone, that ends this connection only.
+  // Runs `call`, which works on this connection. If memory runs out, only this connection ends.
   template <typename Call>
   void Guard(Call call) noexcept {
     try {
@@ -90,7 +92,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
-  // Once a second: time-outs and pings.
+  // Handles timeouts and pings. Called once per second.
   void Sweep(Clock::time_point now);
 
   void Close(std::string_view why);
@@ -99,47 +101,48 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   void NextRequest();
 
-  // Waiting to read is outstanding but while much waits behind a request: its end is how a client's leaving is noticed.
+  // Waits for data. A wait is always pending, except while much data waits for the current reply to end; the end of a
+  // wait shows that the client left.
   void Read();
-  // What arrives is left alone until a reply has been taken.
+  // Returns true while arriving bytes must wait until the client has taken a reply.
   bool waits() const { return answering_ || (unsent() > 0 && !arrival_.began()); }
-  // The client has left, or will send no more; asked where nothing is being read.
+  // Returns true if the client has left or will send no more. For times when no read is pending.
   bool HasHungUp();
   void OnReadable();
-  // What is there, without waiting; 0 where nothing is, or with an error.
+  // Reads the available bytes without blocking. Returns 0 if there are none or on an error.
   size_t ReadSome(error_code& error);
   void TakeBytes(std::string_view bytes);
   void Parse();
-  // One call of the parser. False: nothing more can be done now.
+  // Calls the parser once. Returns false if nothing more can be done now.
   bool ParseSome();
   bool HeaderHasTooManyLines();
   void RefuseFraming(error_code error);
 
-  // The header is complete. False: the request has been refused.
+  // The header is complete. Returns false if the request has been refused.
   bool CheckHeader();
   bool HasSoundHeader();
   HttpRequest ReadHead() const;
   void Dispatch();
 
-  // A request that never reached a handler. Nothing more is read from its connection.
+  // Answers a request that never reached a handler. Nothing more is read from the connection.
   void Fail(int status, std::string_view message);
   void Refuse(const HttpReply& reply, bool read_on);
   void BeginReply();
 
   std::string Head(int status, std::string_view type, const HeaderList& headers) const;
   size_t unsent() const { return out_.size() + writing_.size() - written_; }
-  // Room for so many more bytes of a reply. False: those of others wait, too many of them.
+  // Reserves memory for `more` bytes of a reply. Returns false if too many bytes of other replies wait.
   bool HoldReply(size_t more);
   void SendChunk(const std::string& bytes);
   void Send(std::string_view bytes);
-  // Frames of one turn of the I/O loop leave together.
+  // Writes all frames of one turn of the I/O loop together.
   void Flush();
   void WriteSome();
   void WriteSomeTls();
   void OnWritten(size_t n);
   void FinishReply();
   void AfterWriting();
-  void Done(std::string_view cut);
+  void Done(std::string_view incomplete);
   void SweepArrival(Clock::time_point now);
   bool ReaderIsSlow(Clock::time_point now);
 
@@ -151,17 +154,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
 
   // The request that is arriving.
-  // bytes that the parser has not taken; bounded by what it waits for, and where it has to wait by Read
+  // Bytes that the parser has not taken. Limited by what the parser waits for; while the parser has to wait, limited by
+  // Read.
   std::string in_;
   std::optional<Parser> parser_;
   Arrival arrival_;
   HttpRequest head_;
   bool header_checked_ = false;
-  size_t header_lines_ = 0;  // that the parser has taken
+  size_t header_lines_ = 0;  // lines that the parser has taken
 
-  // The request being answered.
+  // The request that is being answered.
   HttpRequest request_;
-  HeldBytes held_;  // its body's, until the reply has been taken
+  HeldBytes held_;  // bytes of its body, until the client has taken the reply
   uint64_t serial_ = 0;
   int version_ = 11;
   bool keep_alive_ = true;
@@ -176,15 +180,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::function<void(bool)> on_pressure_;
   bool pressed_ = false;
 
-  HeldBytes held_reply_;  // what waits of it beyond pressure_bytes
+  HeldBytes held_reply_;  // unsent bytes of the reply beyond pressure_bytes
   std::string out_, writing_;
   size_t written_ = 0;
   bool flushing_ = false;
-  // In this order: the last reply is being written and input is dropped; all is written and the client's end awaited;
-  // over.
+  // In this order: the last reply is being written and input is dropped; all is written, and the connection waits for
+  // the client to close; closed.
   bool close_after_write_ = false, lingering_ = false, closed_ = false;
   Clock::time_point last_activity_, last_progress_, linger_end_;
-  Clock::time_point write_window_;  // since then `window_written_` bytes were taken, while others waited
+  Clock::time_point write_window_;  // since then the client has taken `window_written_` bytes, and others waited
   size_t window_written_ = 0;
 };
 

@@ -39,7 +39,7 @@ ExchangeImpl::ExchangeImpl(std::shared_ptr<Connection> connection, boost::asio::
       request_(std::move(request)) {}
 
 ExchangeImpl::~ExchangeImpl() {
-  node_->connection = std::move(connection_);  // a copy here could outlive all others, and be the last
+  node_->connection = std::move(connection_);  // not copied: a copy here could outlive all others and be the last one
   node_->num_queued = num_queued_;
   node_->serial = serial_;
   node_->out_of_memory = out_of_memory_;
@@ -81,8 +81,7 @@ void ExchangeImpl::StartStream(int status, std::string_view type, HeaderList hea
   });
 }
 
-// Nearly all calls are writes by the I/O thread: they need no turn in its queue, where none of this exchange's waits
-// there.
+// Nearly all calls are writes on the I/O thread. They run at once if no call of this exchange is queued.
 void ExchangeImpl::Write(std::string bytes) {
   if (IsNext()) return connection_->Guard([&] { connection_->Write(serial_, bytes); });
   Do([serial = serial_, bytes = std::move(bytes)](Connection& c) { c.Write(serial, bytes); });

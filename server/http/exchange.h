@@ -1,4 +1,4 @@
-// The exchange that handlers get: carries their calls to the connection, on the I/O thread, in order.
+// The exchange that handlers get. It forwards their calls to the connection, on the I/O thread, in order.
 #pragma once
 
 #include <atomic>
@@ -17,19 +17,20 @@ namespace dsv4::server::http_internal {
 
 class Connection;
 
-// Exchanges that handlers let go of, until the I/O thread looks at them. Pushing needs no memory and never waits long.
+// Exchanges that handlers have dropped and the I/O thread has not handled yet. Push needs no memory and never blocks
+// for long.
 class LetGoList {
  public:
   struct Node {
     std::shared_ptr<Connection> connection;
-    std::shared_ptr<const std::atomic<int>> num_queued;  // calls of the exchange that have not been carried out
+    std::shared_ptr<const std::atomic<int>> num_queued;  // calls of the exchange that are still queued
     uint64_t serial = 0;
     bool out_of_memory = false;
     std::unique_ptr<Node> next = nullptr;
   };
 
   void Push(std::unique_ptr<Node> node) noexcept;
-  // Those whose calls have all been carried out. On the I/O thread.
+  // Handles the exchanges whose calls have all been carried out. On the I/O thread.
   void Settle();
 
  private:
@@ -41,7 +42,8 @@ class ExchangeImpl : public Exchange {
  public:
   ExchangeImpl(std::shared_ptr<Connection> connection, boost::asio::io_context& context, LetGoList& let_go,
                uint64_t serial, HttpRequest request);
-  // Gives the connection away: whoever drops the exchange, a connection ends its life on the I/O thread.
+  // Gives the connection away, so that a connection is always destroyed on the I/O thread, whichever thread drops the
+  // exchange.
   ~ExchangeImpl() override;
 
   const HttpRequest& request() const override { return request_; }
@@ -58,11 +60,11 @@ class ExchangeImpl : public Exchange {
 
  private:
   bool IsNext() const { return *num_queued_ == 0 && context_.get_executor().running_in_this_thread(); }
-  // `call` gets the connection on the I/O thread, behind the calls before it.
+  // `call` gets the connection on the I/O thread, after the calls before it.
   template <typename Call>
   void Do(Call call);
 
-  std::shared_ptr<Connection> connection_;  // given away at the end
+  std::shared_ptr<Connection> connection_;  // null after the destructor has begun
   boost::asio::io_context& context_;
   LetGoList& let_go_;
   const uint64_t serial_;

@@ -69,8 +69,9 @@ class HttpServerImpl : public HttpServer {
         shared_.context.run();
       });
       if (ended) return;
-      // What could not be begun anew is begun above. Others end meanwhile, and free what they hold. Asio may have lost
-      // an accept without a word: where it found no memory for the new socket.
+      // The next turn starts the accepts and the sweep that have not started. Until then other requests end and free
+      // memory. Asio may have lost an accept silently if it found no memory for the new socket; cancelling starts it
+      // again.
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       for (Listener* l : {&main_, &metrics_}) {
         error_code ignored;
@@ -106,7 +107,7 @@ class HttpServerImpl : public HttpServer {
   }
 
  private:
-  // A copy: closing one may end its life.
+  // A copy, because closing a connection may destroy it.
   std::vector<Connection*> Connections() const { return {shared_.connections.begin(), shared_.connections.end()}; }
 
   struct Listener {
@@ -145,7 +146,7 @@ class HttpServerImpl : public HttpServer {
       if (error == asio::error::operation_aborted || !l.acceptor.is_open()) return;
       l.accepting = false;
       if (error) {
-        // Out of file descriptors, most likely: try again later rather than at once.
+        // Probably out of file descriptors: try again later.
         PostAfter(std::chrono::milliseconds(100), [this, &l] { Accept(l); });
         l.accepting = true;
         return;
@@ -154,16 +155,16 @@ class HttpServerImpl : public HttpServer {
       if (!sweeping_) Sweep();
       Accept(l);
     });
-    l.accepting = true;  // behind what may find no memory: Run begins what has not begun
+    l.accepting = true;  // set last: if the lines above run out of memory, Run starts the accept
   }
 
   void Welcome(tcp::socket socket, bool metrics) {
     const HttpOptions& o = shared_.options;
     const size_t open = shared_.connections.size();
-    if (open >= o.max_connections + o.num_reserved) return;  // closed without a word: it costs nothing
+    if (open >= o.max_connections + o.num_reserved) return;  // closed without a reply, which costs nothing
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
-    // Else the kernel takes megabytes for a client that reads nothing, and nobody notices.
+    // Otherwise the kernel buffers megabytes for a client that reads nothing, and the server does not notice.
     socket.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ignored);
     const auto remote = socket.remote_endpoint(ignored);
     std::unique_ptr<TlsStream> tls;

@@ -24,7 +24,7 @@ void HeldBytes::Release() {
   bytes_ = 0;
 }
 
-// Into a new string: reserve() of one that holds bytes takes twice what it held, whatever it is asked for.
+// Copies into a new string, because reserve() of a string with content takes at least twice its size.
 bool IncomingBody::value_type::Grow(size_t needed, size_t most) {
   if (needed <= text.capacity()) return true;
   const size_t room = std::max(needed, std::min(2 * text.capacity(), most));
@@ -52,7 +52,7 @@ bool Arrival::IsLate(Clock::time_point now, const Limits& limits) {
   if (!in_body_) return now - begin_ > limits.header_time;
   if (now - window_ < limits.body_time) return false;
   const double seconds = std::chrono::duration<double>(now - window_).count();
-  // Without a rate to keep there must be some progress.
+  // Without a minimum rate there must still be some progress.
   if (static_cast<double>(window_bytes_) < std::max(1.0, seconds * static_cast<double>(limits.min_rate))) return true;
   window_ = now;
   window_bytes_ = 0;

@@ -1,5 +1,5 @@
-// What requests may take before anything is done with them: memory for bodies, from one budget for all connections, and
-// bytes, lines and time for the way they arrive.
+// Limits for a request before anything is done with it: memory for bodies, from one budget for all connections, and
+// bytes, lines and time while it arrives.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,12 @@
 
 namespace dsv4::server::http_internal {
 
-// Bytes that many may hold together. Any thread.
+// A limit of bytes for many holders together. Any thread.
 class ByteBudget {
  public:
   explicit ByteBudget(size_t limit) : limit_(limit) {}
 
-  // False: there is no room for that many more.
+  // Returns false if there is no room for `bytes` more.
   bool Take(size_t bytes);
   void GiveBack(size_t bytes) { held_ -= bytes; }
   size_t held() const { return held_; }
@@ -33,7 +33,7 @@ class ByteBudget {
   std::atomic<size_t> held_{0};
 };
 
-// One holder's share of a budget, given back at its end.
+// One holder's share of a budget. The destructor gives it back.
 class HeldBytes {
  public:
   HeldBytes() = default;
@@ -48,7 +48,7 @@ class HeldBytes {
   }
   ~HeldBytes() { Release(); }
 
-  // Holds at least `total` bytes from now on. False: the budget does not allow it, and nothing has changed.
+  // Makes the share at least `total` bytes. Returns false and changes nothing if the budget does not allow it.
   bool Extend(size_t total);
 
  private:
@@ -58,8 +58,8 @@ class HeldBytes {
   size_t bytes_ = 0;
 };
 
-// A body for Beast's parser: grows as bytes arrive, whatever length was announced, and takes its memory from the budget
-// before it grows. Errors: http::error::body_limit, http::error::buffer_overflow (the budget).
+// A body for Beast's parser. It grows as bytes arrive, whatever length was announced, and takes its memory from the
+// budget before it grows. Errors: http::error::body_limit, http::error::buffer_overflow (the budget is used up).
 struct IncomingBody {
   struct value_type {
     std::string text;
@@ -98,7 +98,7 @@ struct IncomingBody {
   };
 };
 
-// How one request arrives: when its parts began, how fast its body comes, and what its framing costs.
+// The arrival of one request: when its parts began, how fast its body comes, and how many bytes its framing takes.
 class Arrival {
  public:
   using Clock = std::chrono::steady_clock;
@@ -108,7 +108,7 @@ class Arrival {
     size_t min_rate;  // bytes of body a second, over body_time
   };
 
-  // Its first byte is here.
+  // Called at the first byte.
   void Begin(Clock::time_point now) {
     if (!began_) begin_ = now;
     began_ = true;
@@ -119,20 +119,20 @@ class Arrival {
     in_body_ = true;
     window_ = now;
   }
-  // `consumed` bytes were read behind the header, of which the body got `body`.
+  // `consumed` bytes were read after the header, and `body` of them belong to the body.
   void Count(size_t consumed, size_t body) {
     window_bytes_ += body;
     body_ += body;
     framing_ += consumed - body;
   }
-  // Sizes of chunks, their extensions and the trailer are more than a client has reason to send.
+  // Returns true if chunk sizes, extensions and trailer are larger than a client needs.
   bool FramingIsTooLarge(size_t limit) const { return framing_ > limit + kFramingPerByte * body_; }
 
-  // It takes too long; asked now and then.
+  // Returns true if the request arrives too slowly. Call it at intervals.
   bool IsLate(Clock::time_point now, const Limits& limits);
 
  private:
-  static constexpr size_t kFramingPerByte = 8;  // a chunk for every byte takes five or six
+  static constexpr size_t kFramingPerByte = 8;  // one chunk per byte takes five or six
 
   bool began_ = false, in_body_ = false;
   Clock::time_point begin_, window_;

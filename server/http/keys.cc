@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kTenantDigits = 32;
 
-// Takes as long for a wrong key as for a right one.
+// A wrong key takes as long as a right one.
 bool SameKey(std::string_view given, std::string_view key) {
   unsigned difference = given.size() == key.size() ? 0 : 1;
   for (size_t i = 0; i < key.size(); ++i) {
@@ -34,7 +34,7 @@ std::string GivenKey(const HttpRequest& request) {
   const size_t begin = authorization.find_first_not_of(' ', space);
   const std::string_view value = authorization.substr(begin == std::string_view::npos ? authorization.size() : begin);
   if (scheme == "bearer") given = value;
-  if (scheme == "basic") {  // a browser's way; the user name does not matter
+  if (scheme == "basic") {  // browsers send this; the user name does not matter
     const std::string pair = DecodeBase64(value);
     const size_t colon = pair.find(':');
     given = colon == std::string::npos ? pair : pair.substr(colon + 1);

@@ -1,4 +1,4 @@
-// How a connection writes: replies whole and in chunks, written by hand; pressure, pings, and the end.
+// How a connection writes: whole and chunked replies, pressure, pings, and the end.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -13,9 +13,9 @@ namespace dsv4::server::http_internal {
 
 namespace {
 
-constexpr std::chrono::seconds kLinger{2};  // how long the rest of a refused request is read and thrown away
+constexpr std::chrono::seconds kLinger{2};  // how long the rest of a refused request is read and discarded
 
-// Sent as it is where no memory is left to write a reply.
+// Sent as is if there is no memory to write a reply.
 #define DSV4_OUT_OF_MEMORY_BODY \
   R"({"error":{"message":"the server has no memory left","type":"internal_error","param":null,"code":null}})"
 constexpr std::string_view kOutOfMemory =
@@ -111,7 +111,7 @@ void Connection::Write(uint64_t serial, const std::string& bytes) {
 void Connection::FinishStream(uint64_t serial) {
   if (serial != serial_ || !answering_ || !streaming_) return;
   if (chunked_) Send("0\r\n\r\n");
-  if (answering_) FinishReply();  // a reader may have been too slow for these bytes, too
+  if (answering_) FinishReply();  // false if the last bytes were too many for a slow reader
 }
 
 void Connection::SetPing(uint64_t serial, std::string bytes, std::chrono::seconds silence) {
@@ -135,7 +135,7 @@ void Connection::OnPressure(uint64_t serial, std::function<void(bool)> call) {
 void Connection::Abandoned(uint64_t serial, bool out_of_memory) {
   if (serial != serial_ || !answering_) return;
   if (out_of_memory) return OutOfMemory(serial);
-  if (streaming_) return Close("dropped inside the server");
+  if (streaming_) return Close("the handler dropped it");
   Guard([&] {
     Respond(serial, 500, "application/json",
             R"({"error":{"message":"the request was dropped inside the server","type":"internal_error",)"
@@ -144,7 +144,7 @@ void Connection::Abandoned(uint64_t serial, bool out_of_memory) {
   });
 }
 
-// Allocates nothing before something has been freed.
+// Allocates nothing before it has freed something.
 void Connection::OutOfMemory(uint64_t serial) noexcept {
   if (serial != serial_ || closed_ || lingering_) return;
   in_ = std::string();
@@ -283,9 +283,9 @@ void Connection::FinishReply() {
   if (close_after_write_) {
     in_ = std::string();
   } else {
-    NextRequest();  // read when this reply has been taken
+    NextRequest();  // its bytes are read after the client has taken this reply
   }
-  Flush();  // a stream's last bytes may have been written already
+  Flush();  // the last bytes of a stream may already be written
 }
 
 void Connection::AfterWriting() {
@@ -301,7 +301,7 @@ void Connection::AfterWriting() {
     if (shared_.draining) CloseIfIdle();
     return Read();
   }
-  // Bytes of the request may still be on their way; closing now would reset the connection and lose the reply.
+  // Bytes of the request may still arrive. Closing now would reset the connection and lose the reply.
   lingering_ = true;
   linger_end_ = Clock::now() + kLinger;
   error_code ignored;
@@ -310,10 +310,10 @@ void Connection::AfterWriting() {
   Read();
 }
 
-void Connection::Done(std::string_view cut) {
+void Connection::Done(std::string_view incomplete) {
   answering_ = false;
   streaming_ = false;
-  complete_ = cut.empty();
+  complete_ = incomplete.empty();
   ping_.clear();
   const auto on_close = std::exchange(on_close_, nullptr);
   on_pressure_ = nullptr;
@@ -322,12 +322,12 @@ void Connection::Done(std::string_view cut) {
                       .complete = complete_,
                       .sent_bytes = sent_bytes_,
                       .seconds = std::chrono::duration<double>(Clock::now() - start_).count(),
-                      .cut = cut};
+                      .incomplete = incomplete};
   try {
     if (shared_.done) shared_.done(request_, done);
     if (!complete_ && on_close) on_close();
   } catch (const std::bad_alloc&) {
-    // A line of the log is missing; the rest goes on.
+    // The log misses a line; everything else continues.
   }
 }
 

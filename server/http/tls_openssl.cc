@@ -65,7 +65,7 @@ class OpenSslStream : public TlsStream {
   }
 
   const SslPtr ssl_;
-  bool failed_ = false;  // nothing may be called any more
+  bool failed_ = false;  // no further call is allowed
 };
 
 class OpenSslContext : public TlsContext {
@@ -92,13 +92,13 @@ Result<std::unique_ptr<TlsContext>> TlsContext::Load(const std::string& cert_fil
   SSL_CTX* c = context.get();
   SSL_CTX_set_min_proto_version(c, TLS1_2_VERSION);
   SSL_CTX_set_options(c, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-  // What waits to be written may have moved when it is tried again; idle connections hold no buffers.
+  // A pending write may be retried from another address; idle connections hold no buffers.
   SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
   if (SSL_CTX_use_certificate_chain_file(c, cert_file.c_str()) != 1)
     return InvalidArgument("--tls-cert " + cert_file + " holds no certificate in PEM form: " + LastTlsError());
   if (SSL_CTX_use_PrivateKey_file(c, key_file.c_str(), SSL_FILETYPE_PEM) != 1)
-    return InvalidArgument("--tls-key " + key_file + " holds no key in PEM form that fits: " + LastTlsError());
+    return InvalidArgument("--tls-key " + key_file + " holds no PEM key that fits the certificate: " + LastTlsError());
   if (SSL_CTX_check_private_key(c) != 1)
     return InvalidArgument("--tls-key " + key_file + " is not the key of " + cert_file + ": " + LastTlsError());
   ::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL

@@ -30,18 +30,19 @@ void AddGeneration(const RequestNote& note, std::vector<LogField>* fields) {
 }  // namespace
 
 void LogRequest(const Log& log, const HttpRequest& request, const HttpDone& done) {
-  // A stream that has begun has the status 200; its last event says what went wrong.
+  // A stream that has started has status 200; its last event reports the error.
   const RequestNote* note = request.note.get();
   const bool failed = done.status < 400 && note != nullptr && note->generates && note->finish == std::string("error");
-  std::vector<LogField> fields = {{"id", request.id},
-                                  {"peer", request.peer},
-                                  {"method", request.method},
-                                  {"path", request.path.substr(0, 200)},
-                                  {"status", int64_t{done.status}},
-                                  {"complete", done.complete && !failed},
-                                  {"cut", std::string(failed && done.cut.empty() ? "an error" : done.cut)},
-                                  {"bytes", static_cast<int64_t>(done.sent_bytes)},
-                                  {"ms", Rounded(1e3 * done.seconds, 1)}};
+  std::vector<LogField> fields = {
+      {"id", request.id},
+      {"peer", request.peer},
+      {"method", request.method},
+      {"path", request.path.substr(0, 200)},
+      {"status", int64_t{done.status}},
+      {"complete", done.complete && !failed},
+      {"incomplete", std::string(failed && done.incomplete.empty() ? "an error" : done.incomplete)},
+      {"bytes", static_cast<int64_t>(done.sent_bytes)},
+      {"ms", Rounded(1e3 * done.seconds, 1)}};
   if (note != nullptr) {
     fields.push_back({"key", note->key});
     fields.push_back({"trace", note->trace.trace_id});

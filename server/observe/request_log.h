@@ -1,4 +1,4 @@
-// What the log and the traces get to know of each request, and of all of them together.
+// Log lines about each request and about the throughput of all requests.
 #pragma once
 
 #include <chrono>
@@ -9,17 +9,17 @@
 
 namespace dsv4::server {
 
-// A line with everything that is known of a request, at its end.
+// Writes one line with everything known about a request, at its end.
 void LogRequest(const Log& log, const HttpRequest& request, const HttpDone& done);
 
-// A line every so often while there is work: tokens a second of prompts and replies, sequences, share of KV and of
-// prompts that came from the cache. On one thread.
+// Writes a line at an interval while there is work: prompt and output tokens per second, sequences, share of KV memory
+// in use, and share of prompt tokens that came from the cache. Used on one thread.
 class ThroughputLog {
  public:
   ThroughputLog(const Log& log, const Metrics& metrics) : log_(log), metrics_(metrics) {}
 
   void Begin();
-  // False: nothing has been done since the last call, and nothing waits.
+  // Returns false, without a line, if nothing has been done since the last call and nothing waits.
   bool Tell(const Gauges& gauges);
 
  private:

@@ -1,5 +1,5 @@
-// What is known of one request besides its header: for its line in the log and for its spans. Made by the gate,
-// completed by its reply, read at its end: all on the I/O thread.
+// What is known about one request besides its header, for its log line and its spans. The gate makes it, the reply
+// completes it, and it is read at the end of the request; all on the I/O thread.
 #pragma once
 
 #include <chrono>
@@ -11,16 +11,16 @@
 namespace dsv4::server {
 
 struct RequestNote {
-  std::chrono::system_clock::time_point time = std::chrono::system_clock::now();  // of arrival
+  std::chrono::system_clock::time_point time = std::chrono::system_clock::now();  // time of arrival
   Clock::time_point arrived = Clock::now();
-  std::string key;       // label of its API key; "": none was asked for
-  TraceContext trace{};  // of the request's own span; without ids where nobody asked for any
+  std::string key;       // label of its API key; "": the server has no keys
+  TraceContext trace{};  // of the request's own span; without ids if neither the client nor --otlp-endpoint wants spans
 
-  bool generates = false;  // a job was started; then:
+  bool generates = false;  // a job was started; the members below are set then
   Clock::time_point submitted{};
   TokenCounts counts{};  // so far
   SequenceTimes times{};
-  const char* finish = "";  // of the sequence that ended last; "": none has
+  const char* finish = "";  // finish reason of the sequence that ended last; "": none has ended
 };
 
 }  // namespace dsv4::server

@@ -19,7 +19,7 @@ namespace {
 using SystemTime = std::chrono::system_clock::time_point;
 
 constexpr size_t kMaxWaiting = 4096, kMaxBatch = 512;  // spans
-constexpr std::chrono::milliseconds kGather{500};      // for spans that come one by one
+constexpr std::chrono::milliseconds kGather{500};      // the wait for more spans before a batch is sent
 constexpr std::chrono::seconds kPostTime{3};
 constexpr std::chrono::minutes kTellAgain{1};
 constexpr int kServerSpan = 2, kInternalSpan = 1, kErrorStatus = 2;  // numbers of OTLP's enums
@@ -123,7 +123,8 @@ Result<std::unique_ptr<SpanExporter>> SpanExporter::Create(const std::string& en
   const char* end = address.port.data() + address.port.size();
   const bool is_port = std::from_chars(address.port.data(), end, port).ptr == end && port > 0 && port < 65536;
   if (address.host.empty() || !is_port || address.path.find_first_of(" \r\n") != std::string::npos)
-    return InvalidArgument("--otlp-endpoint is '" + endpoint + "': that names no host, port or path to ask");
+    return InvalidArgument("--otlp-endpoint is '" + endpoint +
+                           "', which has no valid host, port or path; use http://HOST[:PORT][/PATH]");
   return std::unique_ptr<SpanExporter>(
       new SpanExporter(std::move(address), std::move(model_name), std::move(on_error)));
 }
@@ -179,7 +180,7 @@ void SpanExporter::Run() {
     waiting_.erase(waiting_.begin(), end);
     lock.unlock();
     bool sent = false;
-    HasMemoryFor([&] {  // else the batch counts as dropped
+    HasMemoryFor([&] {  // out of memory: the batch counts as dropped
       const Status status = Post();
       sent = status.ok();
       const auto now = std::chrono::steady_clock::now();
@@ -191,7 +192,7 @@ void SpanExporter::Run() {
     batch_.clear();
     lock.lock();
     (sent ? counts_.sent : counts_.dropped) += n;
-    if (stop_ && !sent) {  // nobody is there: the end does not wait for more
+    if (stop_ && !sent) {  // the collector does not answer: the exporter drops the rest
       counts_.dropped += waiting_.size();
       return;
     }

@@ -1,7 +1,7 @@
-// Spans of requests, exported by OTLP as JSON over HTTP: POST /v1/traces of a collector.
+// Spans of requests, exported with OTLP as JSON over HTTP: POST /v1/traces of a collector.
 //
-// A thread of its own sends them, in batches. What a collector does not take in time is dropped and counted; requests
-// wait for nothing.
+// A separate thread sends them in batches. Spans that the collector does not take in time are dropped and counted; no
+// request waits for the collector.
 #pragma once
 
 #include <condition_variable>
@@ -26,14 +26,14 @@ class SpanExporter {
     uint64_t sent = 0, dropped = 0;
   };
 
-  // `endpoint`: http://HOST[:PORT][/PATH]; 4318 and /v1/traces where it names none. `on_error`: one line, at most once
-  // a minute, by the exporter's thread. Errors: kInvalidArgument.
+  // `endpoint`: http://HOST[:PORT][/PATH]; default port 4318, default path /v1/traces. `on_error`: called with one
+  // line, at most once a minute, on the exporter's thread. Errors: kInvalidArgument.
   static Result<std::unique_ptr<SpanExporter>> Create(const std::string& endpoint, std::string model_name,
                                                       std::function<void(const std::string&)> on_error);
-  ~SpanExporter();  // sends what waits, once
+  ~SpanExporter();  // tries once to send the waiting spans
 
-  // A request's spans: its own, and for one that generated its time in the queue, in its prompt and in its tokens.
-  // Never waits.
+  // Adds the span of a request. For a request that generated, also adds the spans of its queue time, its prompt and its
+  // output tokens. Never blocks.
   void Add(const HttpRequest& request, const HttpDone& done);
   Counts counts() const;
 
@@ -49,11 +49,11 @@ class SpanExporter {
   const Address address_;
   const std::string model_name_;
   const std::function<void(const std::string&)> on_error_;
-  const std::string head_;  // of a message, in front of its spans
+  const std::string head_;  // the beginning of a message, before its spans
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<std::string> waiting_;  // as they are sent: to let go of JSON values may need memory
-  std::vector<std::string> batch_;    // of the thread; with room for all from the beginning
+  std::vector<std::string> waiting_;  // as text: freeing JSON values may need memory
+  std::vector<std::string> batch_;    // used by the thread; reserved for a full batch at the start
   Counts counts_;
   bool stop_ = false;
   std::thread thread_;  // last: it uses all of the above

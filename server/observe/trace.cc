@@ -32,7 +32,7 @@ std::string RandomHex(int n) {
   return text;
 }
 
-// version-trace_id-parent_id-flags; later versions may have more behind.
+// version-trace_id-parent_id-flags; later versions may append more fields.
 TraceContext ReadTraceParent(std::string_view header) {
   const bool sound = header.size() >= 55 && header[2] == '-' && header[35] == '-' && header[52] == '-' &&
                      IsHex(header.substr(0, 2)) && header.substr(0, 2) != "ff" && IsId(header.substr(3, 32)) &&

@@ -1,4 +1,4 @@
-// W3C Trace Context: which trace a request belongs to.
+// W3C Trace Context: the trace that a request belongs to.
 #pragma once
 
 #include <string>
@@ -8,18 +8,18 @@ namespace dsv4::server {
 
 struct TraceContext {
   std::string trace_id;   // 32 hexadecimal digits; "": none
-  std::string span_id;    // 16, of what this server does for the request
-  std::string parent_id;  // 16, of the caller's span; "": the trace begins here
-  bool sampled = true;    // the caller wants its spans kept
+  std::string span_id;    // 16 digits: the server's span of the request
+  std::string parent_id;  // 16 digits: the caller's span; "": the trace begins here
+  bool sampled = true;    // the caller wants its spans to be kept
 };
 
-// `n` random hexadecimal digits, not all of them zeros.
+// Returns `n` random hexadecimal digits, not all of them zero.
 std::string RandomHex(int n);
 
-// Of the header traceparent, with a new span. One that is missing or malformed gives a context without ids.
+// Reads the header traceparent and makes a new span. A missing or malformed header gives a context without ids.
 TraceContext ReadTraceParent(std::string_view header);
 
-// A trace that begins here.
+// Begins a new trace.
 TraceContext NewTrace();
 
 }  // namespace dsv4::server

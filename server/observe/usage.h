@@ -1,4 +1,4 @@
-// What a reply says of itself: tokens, how likely they were, and where its time went.
+// What a reply reports about itself: token counts, log-probabilities, and times.
 #pragma once
 
 #include <cstddef>
@@ -11,29 +11,29 @@
 
 namespace dsv4::server {
 
-// Of usage objects: what the chosen tokens were, and how many came by drafts where some did.
+// The details of a usage object: kinds of output tokens, and the number of accepted draft tokens if there were any.
 Json CompletionDetails(const TokenCounts& counts);
 
 // OpenAI's usage object, with DeepSeek's flat cache counts.
 Json UsageToJson(const TokenCounts& counts);
 
-// As llama-server's `timings`: counts, milliseconds and tokens a second of prompt and output; queue_ms is our own.
+// llama-server's `timings`: counts, milliseconds, and tokens per second of prompt and output; queue_ms is an addition.
 Json TimingsToJson(const TokenCounts& counts, const SequenceTimes& times);
 
-// As llama-server's `prompt_progress`: tokens of the prompt in all, from the cache, read; milliseconds so far.
+// llama-server's `prompt_progress`: prompt tokens in total, from the cache, and processed; milliseconds so far.
 Json ProgressToJson(const TokenCounts& counts, const SequenceTimes& times);
 
-// OpenAI's list of log-probabilities: each token with its text, bytes and the likeliest ones in its place.
+// OpenAI's list of log-probabilities: each token with its text, its bytes, and the likeliest tokens at its position.
 Json LogprobsToJson(const Tokenizer& tokenizer, const std::vector<OutputToken>& tokens);
 
-// Text of a token; bytes that are no UTF-8 as "bytes:\x..".
+// Returns the text of a token; bytes that are not valid UTF-8 as "bytes:\x..".
 std::string TokenText(const Tokenizer& tokenizer, TokenId id);
 
-// Tokens a second behind the first one, which reading the prompt gave; 0 where there is no second one.
+// Tokens per second after the first token, which comes from the prompt; 0 if there is only one token.
 double TokensPerSecond(const TokenCounts& counts, const SequenceTimes& times);
 
-// What the choices of one request took together: prompts are counted once for `sequences_per_prompt` of them, the
-// longest times count.
+// Sums the usage of a request's choices. A prompt counts once for `sequences_per_prompt` choices; of times, the longest
+// counts.
 class UsageSum {
  public:
   explicit UsageSum(int sequences_per_prompt) : sequences_per_prompt_(static_cast<size_t>(sequences_per_prompt)) {}

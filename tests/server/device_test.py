@@ -67,7 +67,7 @@ class DeviceFailure(unittest.TestCase):
         failed = [line for line in log if " failed id=" in line and re.search(FAILED, line)]
         self.assertEqual(len(failed), 2, log)
         ended = [line for line in log if " request id=" in line and "finish=error" in line]
-        self.assertEqual([line for line in ended if "complete=true" in line or 'cut="an error"' not in line], [])
+        self.assertEqual([line for line in ended if "complete=true" in line or 'incomplete="an error"' not in line], [])
         self.assertEqual(len(ended), 2, log)
         self.assertEqual(server.stop(), 0)
 
@@ -121,7 +121,7 @@ class DeviceFailure(unittest.TestCase):
         reply = server.post("/v1/completions", story("Once upon"))
         self.assertRegex(reply.events()[-1][1]["error"]["message"], FAILED)
         self.assertEqual(server.process.wait(60 * SLOWNESS), 1)
-        self.assertRegex(server.read_log(), r"dsv4: error: ((rank|GPU) [01]( \(behind [^)]*\))?: )?" + FAILED)
+        self.assertRegex(server.read_log(), r"dsv4: error: ((rank|GPU) [01]( \(after [^)]*\))?: )?" + FAILED)
 
 
 if __name__ == "__main__":

@@ -261,7 +261,7 @@ TEST_F(Http, AStreamThatNobodyReadsIsToldAndThenDropped) {
   server_->Post([this] {
     for (int i = 0; i < 128; ++i) held_->Write(std::string(64 << 10, 'x'));  // 12 MiB
   });
-  EXPECT_EQ(WaitForDone().cut, "slow reader");
+  EXPECT_EQ(WaitForDone().incomplete, "slow reader");
   server_->Post([this] { held_.reset(); });
 }
 
@@ -294,9 +294,9 @@ TEST_F(Http, AStreamBeyondTheBudgetOfRepliesIsDropped) {
   Start({.pressure_bytes = 16 << 10, .max_unsent_total = 4 << 20});
   HttpClient first(server_->port(), 4096), second(server_->port(), 4096);
   first.Send("GET /stream HTTP/1.1\r\n\r\n");  // 4 MiB, of which sockets take little
-  EXPECT_EQ(WaitForDone().cut, "");
+  EXPECT_EQ(WaitForDone().incomplete, "");
   second.Send("GET /stream HTTP/1.1\r\n\r\n");
-  EXPECT_EQ(WaitForDone(2).cut, "slow reader");  // below max_unsent_bytes
+  EXPECT_EQ(WaitForDone(2).incomplete, "slow reader");  // below max_unsent_bytes
 }
 
 // What is allocated, in bytes; 0 where nobody counts, as under a sanitizer.
@@ -353,7 +353,7 @@ TEST_F(Http, AReplyEndsOnceWhereItsLastBytesAreTooMany) {
   HttpClient client(server_->port());
   client.Send(request);
   client.Read();
-  EXPECT_EQ(WaitForDone(2).cut, "slow reader");
+  EXPECT_EQ(WaitForDone(2).incomplete, "slow reader");
   EXPECT_EQ(num_done(), 2u);
 }
 
@@ -406,7 +406,7 @@ TEST_F(Http, HealthIsReachedWhenAllPlacesAreTaken) {
 TEST_F(Http, ARequestThatFindsNoMemoryGetsA503AndTheServerGoesOn) {
   Start();
   EXPECT_EQ(StatusLine(Ask("GET /memory HTTP/1.1\r\n\r\n")), "HTTP/1.1 503");
-  EXPECT_EQ(WaitForDone().cut, "out of memory");
+  EXPECT_EQ(WaitForDone().incomplete, "out of memory");
   EXPECT_EQ(StatusLine(Ask("GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200");
 }
 
