@@ -12,7 +12,7 @@ namespace dsv4 {
 
 namespace {
 
-// The number behind `key` in a file of "key value" lines; an empty key reads the file's first number.
+// The number that follows `key` in a file of "key value" lines. With an empty key: the file's first number.
 std::optional<int64_t> ReadNumber(const std::string& path, std::string_view key) {
   std::ifstream file(path);
   std::string word;
@@ -34,7 +34,7 @@ constexpr GroupFiles kVersion1 = {"/sys/fs/cgroup/memory", "memory.limit_in_byte
                                   "total_cache"};
 constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "file"};
 
-// What the limits of the group at `path` and of those above it leave.
+// Memory that the limits of the group at `path` and of its ancestors leave free.
 std::optional<int64_t> LeftInGroup(const std::string& root, const GroupFiles& files, std::string path) {
   std::optional<int64_t> left;
   while (true) {

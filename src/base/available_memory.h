@@ -1,4 +1,4 @@
-// How much memory this process may still take.
+// The memory that this process may still allocate.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace dsv4 {
 
-// What the kernel calls available, and what the limits of the process's control groups leave (both versions; page cache
-// counts as free). 0: unknown. `root` stands before /proc and /sys.
+// Returns the smaller of the kernel's available memory and the rest under the limits of the process's control groups.
+// Both cgroup versions count; page cache counts as free. 0: unknown. `root` is a prefix of /proc and /sys, for tests.
 int64_t AvailableMemory(const std::string& root = "");
 
 }  // namespace dsv4

@@ -1,5 +1,5 @@
-// Checks for mistakes of the programmer: always on, abort with the condition, the values and the place.
-// Expected failures (files, requests, memory) are Status values instead.
+// Checks for mistakes of the programmer. They are always on, and abort with the condition, the values and the source
+// line. Expected failures (files, requests, memory) are Status values instead.
 #pragma once
 
 #include <cstdio>

@@ -6,31 +6,31 @@
 
 namespace dsv4 {
 
-// DSV4_CPU_ISA: the largest instruction set that CPU kernels may use; empty: all that the machine has.
+// DSV4_CPU_ISA: the largest instruction set that CPU kernels may use. Empty: no limit.
 inline std::string EnvCpuIsa() {
   const char* value = std::getenv("DSV4_CPU_ISA");
   return value != nullptr ? value : "";
 }
 
-// DSV4_FAIL_DEVICE_AFTER: when which ranks' devices fail, for tests (engine/setup/device_fault.h); empty: never.
+// DSV4_FAIL_DEVICE_AFTER: which ranks' devices fail, and when, for tests (engine/setup/device_fault.h). Empty: never.
 inline std::string EnvFailDeviceAfter() {
   const char* value = std::getenv("DSV4_FAIL_DEVICE_AFTER");
   return value != nullptr ? value : "";
 }
 
-// CUDA_MODULE_LOADING=EAGER, unless it is set: a GPU's kernels are loaded when it is opened. By default CUDA loads one
-// when it is launched for the first time, under a lock of the process, and may wait for the GPU then; where that polls
-// for what another GPU is yet to be given, nobody goes on. Before the process's first call of CUDA.
+// Sets CUDA_MODULE_LOADING=EAGER unless it is set, so that opening a GPU loads all its kernels. Requires: called before
+// the process's first CUDA call. By default CUDA loads a kernel at its first launch, under a lock of the process, and
+// may then wait for the GPU. If that GPU polls for data that another GPU has not received yet, both hang.
 inline void LoadKernelsAtOnce() { ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
 
-// DSV4_KERNEL_TIMES: the file that bench/cuda/kernel_times.cc writes the times of kernels to.
+// DSV4_KERNEL_TIMES: the output file of bench/cuda/kernel_times.cc.
 inline std::string EnvKernelTimes() {
   const char* value = std::getenv("DSV4_KERNEL_TIMES");
   return value != nullptr ? value : "";
 }
 
-// Where the user's programs keep what they remember: XDG_STATE_HOME, else .local/state in HOME; empty: neither is
-// known. Relative paths do not count.
+// The folder for the state of the user's programs: XDG_STATE_HOME, else .local/state in HOME. Empty: neither is set.
+// Relative paths are ignored.
 inline std::string EnvStateHome() {
   const auto absolute = [](const char* path) { return path != nullptr && *path == '/'; };
   if (const char* state = std::getenv("XDG_STATE_HOME"); absolute(state)) return state;

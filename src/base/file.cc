@@ -36,7 +36,7 @@ struct Descriptor {
   }
 };
 
-// Opens a file that is no folder, and gives its size (-1: a pipe or a device).
+// Opens a file that is not a folder, and sets its size (-1: a pipe or a device).
 Status OpenForReading(const std::string& path, int flags, Descriptor& d, int64_t& size) {
   d.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (d.fd < 0) return ErrnoStatus(path, "open");
@@ -47,13 +47,13 @@ Status OpenForReading(const std::string& path, int flags, Descriptor& d, int64_t
   return {};
 }
 
-// The next bytes, also of a pipe; 0 at the end. Waits for them, but not for ever.
+// Reads the next bytes, also of a pipe; 0 at the end. Waits up to kPipeWaitMs for them.
 Result<size_t> ReadMore(const std::string& path, int fd, char* buffer, size_t size) {
   pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
   for (;;) {
     const int ready = ::poll(&wait, 1, kPipeWaitMs);
     if (ready == 0)
-      return InvalidArgument(StrCat("'", path, "' is a pipe that gave nothing for ", kPipeWaitMs / 1000, " s"));
+      return InvalidArgument(StrCat("'", path, "' is a pipe and sent no data for ", kPipeWaitMs / 1000, " s"));
     const ssize_t n = ready > 0 ? ::read(fd, buffer, size) : -1;
     if (n >= 0) return static_cast<size_t>(n);
     if (errno != EINTR && errno != EAGAIN) return ErrnoStatus(path, "read");
@@ -67,14 +67,14 @@ Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
   int64_t size = 0;
   DSV4_RETURN_IF_ERROR(OpenForReading(path, O_NONBLOCK, d, size));  // never waits for a named pipe's writer
   if (size > max_bytes) {
-    return InvalidArgument(StrCat("'", path, "' has ", size, " bytes; at most ", max_bytes, " are read"));
+    return InvalidArgument(StrCat("'", path, "' has ", size, " bytes; the limit is ", max_bytes));
   }
   std::string bytes;
   char buffer[1 << 16];
-  for (;;) {  // also right for pipes, whose size is unknown
+  for (;;) {  // also for pipes, whose size is unknown
     DSV4_ASSIGN_OR_RETURN(const size_t n, ReadMore(path, d.fd, buffer, sizeof(buffer)));
     if (n == 0 && size < 0 && bytes.empty()) {
-      return InvalidArgument(StrCat("'", path, "' is no regular file, and nothing comes from it"));
+      return InvalidArgument(StrCat("'", path, "' is not a regular file and gives no data"));
     }
     if (n == 0) return bytes;
     bytes.append(buffer, n);
@@ -87,7 +87,7 @@ Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
 Status WriteFile(const std::string& path, std::span<const std::string_view> pieces) {
   struct stat st;
   if (::lstat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
-    return InvalidArgument(StrCat("cannot write '", path, "': it is there and is not a regular file"));
+    return InvalidArgument(StrCat("cannot write '", path, "': it exists and is not a regular file"));
   }
   std::string temporary = path + ".tmp.XXXXXX";
   Descriptor d{::mkostemp(temporary.data(), O_CLOEXEC)};
@@ -149,7 +149,7 @@ Status InputFile::Read(int64_t begin, int64_t bytes, void* to) const {
                               static_cast<off_t>(begin + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(path_, "read");
-    if (n == 0) return DataLoss(StrCat("'", path_, "' has become shorter while it was read"));
+    if (n == 0) return DataLoss(StrCat("'", path_, "' became shorter while it was read"));
     done += n;
   }
   return {};
@@ -164,7 +164,7 @@ Result<std::unique_ptr<NewMappedFile>> NewMappedFile::Create(const std::string& 
     return status;
   };
   errno = ::posix_fallocate(d.fd, 0, static_cast<off_t>(size));
-  if (errno != 0) return fail("take room on the disk for");
+  if (errno != 0) return fail("reserve disk space for");
   void* data = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, d.fd, 0);
   if (data == MAP_FAILED) return fail("map");
   const int fd = d.fd;

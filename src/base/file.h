@@ -1,4 +1,4 @@
-// Files: whole-file reads and read-only memory maps.
+// Files: whole-file reads and writes, read-only memory maps, and new mapped files.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,22 @@ struct stat;
 
 namespace dsv4 {
 
-// The whole file as bytes; refuses directories, files of more than max_bytes, and pipes that give nothing.
+// Returns the whole file as bytes. Refuses folders, files of more than max_bytes, and pipes that send no data.
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
-// Writes the pieces, one behind the other, to a temporary file in the same folder and renames it, so that readers see
-// all or nothing. A path that is there already must be a regular file: a rename would replace a device, a pipe or a
-// link.
+// Writes the pieces, in order, to a temporary file in the same folder and renames it: readers see all or nothing. If
+// `path` exists, it must be a regular file, because a rename would replace a device, a pipe or a link.
 Status WriteFile(const std::string& path, std::span<const std::string_view> pieces);
 inline Status WriteFile(const std::string& path, std::string_view bytes) { return WriteFile(path, {&bytes, 1}); }
 
-// Also one that cannot be looked at: opening it says why.
+// Also true for a path that cannot be examined: opening it reports the reason.
 bool FileExists(const std::string& path);
 
-// Whether these are the bytes of a Git LFS pointer: what stands in a repository's place of a large file that was not
-// fetched.
+// Whether these bytes are a Git LFS pointer. A repository has one in place of a large file that was not fetched.
 bool IsLfsPointer(std::string_view bytes);
 inline constexpr const char* kFetchFromLfs = "a Git LFS pointer, not the file itself; fetch that with `git lfs pull`";
 
-// Which file it is, and in which state.
+// Identifies a file and its state.
 struct FileStamp {
   uint64_t device = 0, inode = 0;
   int64_t size = 0, seconds = 0, nanoseconds = 0;  // time of the last change
@@ -39,8 +37,8 @@ struct FileStamp {
   bool operator==(const FileStamp&) const = default;
 };
 
-// A read-only, private map of a whole file. The bytes live as long as the object, unless others make the file shorter
-// (dsv4/mapped_files.h).
+// A read-only, private map of a whole file. The bytes live as long as the object, unless another process truncates the
+// file (dsv4/mapped_files.h).
 class MappedFile {
  public:
   static Result<std::shared_ptr<const MappedFile>> Open(const std::string& path);
@@ -62,11 +60,11 @@ class MappedFile {
   FileStamp stamp_;
 };
 
-// A new file of known size, written through a shared map: no copy, and the kernel writes back while it is filled. Its
-// room on the disk is taken when it is created, so filling cannot run out of it.
+// A new file of known size, written through a shared map: without a copy, and the kernel writes back while it is
+// filled. Create reserves the disk space, so filling cannot run out of it.
 class NewMappedFile {
  public:
-  // kInvalidArgument when `path` is there already; kResourceExhausted when the disk is full.
+  // kInvalidArgument: `path` exists. kResourceExhausted: the disk is full.
   static Result<std::unique_ptr<NewMappedFile>> Create(const std::string& path, int64_t size);
   ~NewMappedFile();
   NewMappedFile(const NewMappedFile&) = delete;
@@ -77,7 +75,7 @@ class NewMappedFile {
 
   // Asks the kernel to begin writing these bytes to the disk.
   void StartWriting(int64_t begin, int64_t length);
-  // Returns once everything is on the disk, and drops it from the page cache.
+  // Returns when everything is on the disk. Drops it from the page cache.
   Status Finish();
 
  private:
@@ -88,7 +86,7 @@ class NewMappedFile {
   int64_t size_;
 };
 
-// Bytes that this user may still write to the disk that `dir` lies on; -1: unknown.
+// Bytes that this user may still write to the disk of `dir`; -1: unknown.
 int64_t FreeDiskBytes(const std::string& dir);
 
 }  // namespace dsv4

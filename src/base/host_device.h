@@ -1,4 +1,4 @@
-// Functions that a GPU's kernels call as well as the host.
+// Functions for both the host and a GPU's kernels.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,5 +1,4 @@
-// A file that is read where its bytes are wanted. Others may write to it, or cut it off, meanwhile: then a read is an
-// error.
+// A file that is read on demand. If another process truncates it in the meantime, a read is an error.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@ namespace dsv4 {
 
 class InputFile {
  public:
-  // Refuses what is no regular file, and empty ones, as MappedFile does.
+  // Refuses empty files and everything that is not a regular file, as MappedFile does.
   static Result<std::unique_ptr<InputFile>> Open(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -20,7 +19,7 @@ class InputFile {
 
   int64_t size() const { return size_; }  // when it was opened
 
-  // Bytes [begin, begin + bytes) to `to`. kDataLoss where the file ends before.
+  // Reads bytes [begin, begin + bytes) to `to`. kDataLoss: the file ends before.
   Status Read(int64_t begin, int64_t bytes, void* to) const;
 
  private:

@@ -33,7 +33,7 @@ Result<Json> ParseJson(std::string_view text, std::string_view what) {
   if (MaxDepth(text) > kMaxJsonDepth) {
     return DataLoss(StrCat(what, ": JSON nested deeper than ", kMaxJsonDepth, " levels"));
   }
-  if (const size_t nul = text.find('\0'); nul != text.npos) {  // the parser would take it for the end of the text
+  if (const size_t nul = text.find('\0'); nul != text.npos) {  // the parser would end the text there
     return DataLoss(StrCat(what, ": not valid JSON near byte ", nul + 1));
   }
   try {

@@ -1,5 +1,5 @@
-// JSON behind one thin header: nlohmann::json with the limits that it does not have itself.
-// Include this in .cc files only; headers above base/ stay free of JSON types.
+// JSON: nlohmann::json with a limit of depth. Include this in .cc files only; headers above base/ stay free of JSON
+// types.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ using Json = nlohmann::ordered_json;  // key order is kept; a duplicate key's la
 
 inline constexpr int kMaxJsonDepth = 64;
 
-// Parses `text`; at most kMaxJsonDepth nested arrays and objects. `what` names the text in the error message,
-// which says where the text breaks (byte offset).
+// Parses `text`, with at most kMaxJsonDepth nested arrays and objects. `what` names the text in the error, which gives
+// the byte offset of the mistake.
 Result<Json> ParseJson(std::string_view text, std::string_view what);
 
 // Reads the file at `path` (at most max_bytes) and parses it.

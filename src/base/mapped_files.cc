@@ -1,4 +1,4 @@
-// Read-only maps of files, and what becomes of them when the files change.
+// Read-only maps of files, and their state when the files change.
 #include "dsv4/mapped_files.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace dsv4 {
 
 namespace {
 
-// All maps of the process. A handler of signals reads it without the mutex: a map that ends at that moment may be
-// missed. Files beyond its size are mapped, but not watched.
+// All maps of the process. A signal handler reads it without the mutex, so it may miss a map that is ending. Files
+// beyond kMaxWatched are mapped, but not watched.
 constexpr size_t kMaxWatched = 4096;
 std::mutex watched_mutex;
 std::array<std::atomic<const MappedFile*>, kMaxWatched> watched;
@@ -70,7 +70,7 @@ FileStamp FileStamp::Of(const struct stat& st) {
 
 bool MappedFile::HasChanged() const {
   struct stat st;
-  if (::stat(path_.c_str(), &st) != 0) return false;  // its name is gone, it is not
+  if (::stat(path_.c_str(), &st) != 0) return false;  // the name is gone, the file is not
   const FileStamp now = FileStamp::Of(st);
   return now.device == stamp_.device && now.inode == stamp_.inode && now != stamp_;
 }

@@ -1,4 +1,4 @@
-// Random numbers that are the same on every machine: a counter-based generator and nothing from <random>, whose
+// Random numbers that are the same on every machine: a counter-based generator. <random> is not used, because its
 // distributions differ between standard libraries.
 #pragma once
 
@@ -14,7 +14,7 @@ constexpr uint64_t MixBits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Word `counter` of the stream `seed`. No state: any word can be had without those before it.
+// Word `counter` of the stream `seed`. There is no state, so any word can be computed alone.
 constexpr uint64_t RandomBits(uint64_t seed, uint64_t counter) {
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
   return MixBits(MixBits(seed + kGolden) + kGolden * (counter + 1));

@@ -8,8 +8,8 @@
 
 namespace dsv4 {
 
-// Bytes [p, p + bytes) are about to be read, all of them: reading begins now, beside the caller. Nothing depends on its
-// success; memory that is no file's stays as it is.
+// Starts reading bytes [p, p + bytes), all of which the caller is about to read; does not wait. It is only a hint.
+// Memory that is not mapped from a file is not changed.
 inline void ReadAhead(const uint8_t* p, int64_t bytes) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<uintptr_t>(p);
   const uintptr_t first = begin / page * page;

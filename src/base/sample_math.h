@@ -1,5 +1,5 @@
-// The arithmetic of sampling (ops/sample/sample.h), the same bits on the CPU and on a GPU: float64 operations that no
-// compiler fuses. engine/sampling/sampler_math.h has the exponential of two at a time.
+// The arithmetic of sampling (ops/sample/sample.h): float64 operations that no compiler fuses, so that a CPU and a GPU
+// compute the same bits. engine/sampling/sampler_math.h has the exponential of two values at once.
 #pragma once
 
 #include <bit>
@@ -30,7 +30,7 @@ DSV4_HOST_DEVICE uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 DSV4_HOST_DEVICE float FromBits(uint32_t x) { return std::bit_cast<float>(x); }
 #endif
 
-// e^x for x <= 0, relative error below 2e-15; exactly 0 below -708: Taylor to r^12 of what is left behind n ln 2.
+// e^x for x <= 0, relative error below 2e-15; exactly 0 below -708. Taylor series to r^12 of r = x - n ln 2.
 DSV4_HOST_DEVICE double ExpNonPositive(double x) {
   if (x < -708.0) return 0.0;
   const double shifted = Add(Multiply(x, 1.4426950408889634), 0x1.8p52);
@@ -52,7 +52,8 @@ DSV4_HOST_DEVICE double ExpNonPositive(double x) {
   return Multiply(p, FromBits((Bits(shifted) + 1023) << 52));
 }
 
-// ln(weight) of a logit relative to the largest one; infinite logits share everything among themselves.
+// ln(weight) of a logit relative to the largest one. If the largest logit is infinite, all infinite logits share the
+// mass.
 DSV4_HOST_DEVICE double Exponent(float logit, float largest, double inverse_temperature) {
   if (logit == largest) return 0.0;
   return Multiply(Add(static_cast<double>(logit), -static_cast<double>(largest)), inverse_temperature);
@@ -86,13 +87,13 @@ DSV4_HOST_DEVICE double NegativeLog(double x) {
   p = Add(Multiply(p, z), 1.0 / 3);
   p = Add(Multiply(p, z), 1.0);
   const double of_m = Multiply(Multiply(2.0, s), p);
-  // not the sum's negative: of 1 that is -0, which compares like 0 but has other bits
+  // not -(sum): for x = 1 that would be -0, which has other bits than 0
   return Add(0.0, -Add(Multiply(n, 6.93147180369123816490e-01), Add(Multiply(n, 1.90821492927058770002e-10), of_m)));
 }
 
-// The draw is a race: a token's time is E / mass with E distributed exponentially, and the least time wins, which it
-// does with probability mass / sum of masses. E follows from the draw's number and the token's id alone: where two
-// distributions are alike, so are their draws of one number.
+// The draw is a race. A token's time is E / mass, where E is exponentially distributed; the smallest time wins. So a
+// token wins with probability mass / (sum of masses). E depends only on the draw's number and the token's id: equal
+// distributions give equal draws for one number.
 DSV4_HOST_DEVICE double UniformOfRace(uint64_t draw, int32_t id) {  // in (0, 1]
   return Multiply(static_cast<double>((RandomBits(draw, static_cast<uint64_t>(id)) >> 11) + 1), 0x1p-53);
 }
@@ -100,7 +101,7 @@ DSV4_HOST_DEVICE double RaceTime(double uniform, uint64_t mass) {
   return Divide(NegativeLog(uniform), static_cast<double>(mass));
 }
 
-// Larger for what comes first: the larger logit, then the lower id. Zeros of either sign are equal.
+// Larger for the token that comes first: the larger logit, then the lower id. +0 and -0 are equal.
 DSV4_HOST_DEVICE uint32_t KeyOf(float logit) {
   const uint32_t bits = Bits(logit + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -114,11 +115,11 @@ DSV4_HOST_DEVICE int32_t IdOf(uint64_t rank) { return static_cast<int32_t>(~stat
 DSV4_HOST_DEVICE float AddBias(float logit, float bias) {
   const float minus_infinity = FromBits(0xFF800000u);
   if (bias == minus_infinity || logit == minus_infinity)
-    return minus_infinity;  // also of +inf, where the sum would be NaN
+    return minus_infinity;  // also for +inf, for which the sum would be NaN
   return logit + bias;
 }
 
-// Of a token seen before, `outputs` times in the output.
+// For a token that occurred before; `outputs`: how often in the output.
 DSV4_HOST_DEVICE float Penalise(float value, float repeat, float presence, float frequency, int outputs) {
   double logit = value;
   logit = logit > 0 ? logit / static_cast<double>(repeat) : Multiply(logit, static_cast<double>(repeat));
@@ -129,7 +130,7 @@ DSV4_HOST_DEVICE float Penalise(float value, float repeat, float presence, float
   return static_cast<float>(logit);
 }
 
-// Whether weight e^exponent, of this mass, is below min_p > 0. The mass decides where its error cannot.
+// Whether weight e^exponent, with this mass, is below min_p > 0. Uses the mass if its error cannot change the answer.
 DSV4_HOST_DEVICE bool IsBelowMinP(uint64_t mass, double exponent, float min_p) {
   const double limit = Multiply(static_cast<double>(min_p), kMassUnit), m = static_cast<double>(mass);
   if (m > limit + 2) return false;
@@ -137,7 +138,7 @@ DSV4_HOST_DEVICE bool IsBelowMinP(uint64_t mass, double exponent, float min_p) {
   return ExpNonPositive(exponent) < static_cast<double>(min_p);
 }
 
-// Whether a token with `before` in front of it is past the cut.
+// Whether top-p removes a token; `before`: the mass of all tokens before it.
 DSV4_HOST_DEVICE bool ReachesTopP(uint64_t before, double wanted) { return static_cast<double>(before) >= wanted; }
 DSV4_HOST_DEVICE double WantedMass(float top_p, uint64_t total) {
   return Multiply(static_cast<double>(top_p), static_cast<double>(total));

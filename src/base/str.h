@@ -29,7 +29,7 @@ requires((std::integral<T> || std::floating_point<T>)&&!std::same_as<T, char> &&
 
 }  // namespace internal
 
-// Strings, characters, booleans, integers and floating-point numbers (shortest exact form), joined.
+// Joins strings, characters, booleans, integers and floating-point numbers (shortest exact form).
 template <typename... Pieces>
 std::string StrCat(const Pieces&... pieces) {
   std::string out;

@@ -8,8 +8,8 @@ namespace dsv4 {
 
 namespace {
 
-// Polls before sleeping: some 20 us; within a step, of which serial parts take up to a millisecond, about 5 ms, in
-// which others get the core if they want it.
+// Polls before a worker sleeps: about 20 us. Within a step, whose serial parts take up to a millisecond, about 5 ms; a
+// worker then yields its core between polls.
 constexpr int kSpins = 2000, kSpinsInUse = 250000, kSpinsPerYield = 64;
 
 inline void Pause() {
@@ -20,7 +20,7 @@ inline void Pause() {
 #endif
 }
 
-// Of the calling thread. A core that has gone away meanwhile leaves the thread where it is.
+// Pins the calling thread. If the core no longer exists, the thread is not moved.
 bool PinTo(const Core& core) {
   cpu_set_t set;
   CPU_ZERO(&set);

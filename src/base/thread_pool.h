@@ -1,5 +1,5 @@
-// Persistent worker threads with static ranges: item i of n always goes to the same worker, nothing is stolen, and a
-// result never depends on the number of threads as long as items are independent.
+// Persistent worker threads with static ranges: item i of n always goes to the same worker, and there is no work
+// stealing. If items are independent, a result does not depend on the number of threads.
 #pragma once
 
 #include <atomic>
@@ -15,22 +15,22 @@ namespace dsv4 {
 
 class ThreadPool {
  public:
-  // num_threads counts the calling thread; 0: one per core that this process may use. Both throw std::system_error
-  // where the system has no more threads.
+  // num_threads includes the calling thread; 0: one per core that this process may use. Both constructors throw
+  // std::system_error if the system has no more threads.
   explicit ThreadPool(int num_threads);
-  // Thread i stays on cores[i]; thread 0 is the caller, see PoolUse.
+  // Thread i stays on cores[i]. Thread 0 is the caller: see PoolUse.
   explicit ThreadPool(std::vector<Core> cores);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
-  const std::vector<Core>& cores() const { return cores_; }  // empty: threads run where the kernel puts them
-  int num_nodes() const { return num_nodes_; }               // of memory that pinned threads are spread over
+  const std::vector<Core>& cores() const { return cores_; }  // empty: threads are not pinned
+  int num_nodes() const { return num_nodes_; }               // NUMA nodes that the pinned threads are spread over
 
-  // Calls fn(begin, end, thread) for contiguous parts of [0, n), the calling thread included; returns when all are
-  // done. `grain`: no part is smaller, so small work stays on few threads. Not reentrant. Throws std::bad_alloc where a
-  // part did, once all are done; others must not throw.
+  // Calls fn(begin, end, thread) for contiguous parts of [0, n), also on the calling thread, and returns when all are
+  // done. `grain`: the minimum size of a part, so that small work uses few threads. Not reentrant. If a part threw
+  // std::bad_alloc, rethrows it after all are done; no other exception is allowed.
   template <typename Fn>
   void ParallelFor(int64_t n, int64_t grain, const Fn& fn) {
     const int parts = Parts(n, grain);
@@ -47,7 +47,7 @@ class ThreadPool {
  private:
   friend class PoolUse;
 
-  // Without its workers: where Start throws, the destructor ends those that it has started.
+  // Starts no workers. If Start throws, the destructor ends the workers that it has started.
   ThreadPool(int num_threads, std::vector<Core>&& cores);
   void Start();
 
@@ -62,30 +62,30 @@ class ThreadPool {
   void Run(const Job& job);
   void RunPart(const Job& job, int part) const;
   void Work(int worker);
-  // Waits a moment; false: it has been long enough, sleep.
+  // Waits a moment. False: the limit of polls is reached, so sleep.
   bool Polls(int spins) const;
 
   int num_threads_;
   std::vector<Core> cores_;
   int num_nodes_ = 1;
   Job job_;
-  std::atomic<uint64_t> generation_{0};             // one more for every job
-  std::atomic<int> pending_{0};                     // workers that have not finished the present job
-  mutable std::atomic<bool> out_of_memory_{false};  // a part of the present job threw std::bad_alloc
+  std::atomic<uint64_t> generation_{0};             // incremented for every job
+  std::atomic<int> pending_{0};                     // workers that have not finished the current job
+  mutable std::atomic<bool> out_of_memory_{false};  // a part of the current job threw std::bad_alloc
   std::atomic<bool> stop_{false};
-  std::atomic<int> uses_{0};  // PoolUse objects that live
+  std::atomic<int> uses_{0};  // live PoolUse objects
   std::vector<std::thread> workers_;
 };
 
-// How many cores this process may run on.
+// The number of cores that this process may run on.
 int NumUsableCores();
 
-// Stands for many jobs in a row, such as a step: while it lives, workers that have nothing to do poll for milliseconds
-// before they sleep (waking one costs more than most ops of a decode step take), and the calling thread stays on the
-// first core of a pinned pool.
+// The scope of many jobs in a row, such as a step. While it lives, idle workers poll for milliseconds before they
+// sleep, because waking one costs more than most ops of a decode step. The calling thread stays on the first core of a
+// pinned pool.
 class PoolUse {
  public:
-  explicit PoolUse(ThreadPool* pool);  // null: nothing
+  explicit PoolUse(ThreadPool* pool);  // null: no effect
   ~PoolUse();
   PoolUse(const PoolUse&) = delete;
   PoolUse& operator=(const PoolUse&) = delete;
@@ -96,7 +96,7 @@ class PoolUse {
   cpu_set_t before_;
 };
 
-// pool->ParallelFor, or one call on this thread when pool is null.
+// pool->ParallelFor, or one call on this thread if pool is null.
 template <typename Fn>
 void ParallelFor(ThreadPool* pool, int64_t n, int64_t grain, const Fn& fn) {
   if (pool != nullptr) {

@@ -1,6 +1,6 @@
-// DSV4_VECTOR_CLONES in front of a function: the compiler makes it for several kinds of vectors, and the program's
-// start chooses. For loops outside of the ops, whose instruction sets are chosen by the engine. Nothing where the
-// compiler cannot, and under sanitizers, which come later than that choice.
+// DSV4_VECTOR_CLONES before a function: the compiler makes versions for several vector widths, and the program chooses
+// one at its start. It is for loops outside of the ops; the engine chooses the ops' instruction sets. Empty if the
+// compiler does not support it, and under sanitizers, which start after that choice.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \

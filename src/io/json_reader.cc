@@ -13,7 +13,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// The character after a backslash, or -1 for an escape that JSON lacks. \u is the caller's.
+// The character that a backslash and `c` stand for; -1: JSON has no such escape. The caller handles \u.
 int PlainEscape(char c) {
   switch (c) {
     case '"':
@@ -128,7 +128,7 @@ bool JsonReader::SkipString() {
   return false;
 }
 
-// A number, true, false or null: any run of their characters will do, for nothing depends on a skipped value.
+// A number, true, false or null. Accepts any run of their characters, because a skipped value has no effect.
 bool JsonReader::SkipWord() {
   const size_t begin = at_;
   while (at_ < text_.size()) {

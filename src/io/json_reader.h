@@ -9,28 +9,28 @@
 
 namespace dsv4 {
 
-// Every function skips white space first and returns false when the text is not what was asked for; the reader then
-// stands at the place where the text broke.
+// Every function skips white space first. It returns false if the text is not the requested value; offset() is then the
+// position of the mistake.
 class JsonReader {
  public:
   explicit JsonReader(std::string_view text) : text_(text) {}
 
   size_t offset() const { return at_; }
 
-  // The character `c`, if it comes next.
+  // Consumes the character `c` if it is next.
   bool Consume(char c);
 
-  // A string. `out` is a view into the text, or into `unescaped` when the string holds escapes. Escapes beyond ASCII
-  // are refused: no name that we read needs them.
+  // Reads a string. `out` is a view into the text, or into `unescaped` if the string has escapes. Refuses escapes
+  // beyond ASCII: no name that we read needs them.
   bool ReadString(std::string_view& out, std::deque<std::string>& unescaped);
 
-  // An integer of 0 .. 2^63 - 1 without sign, fraction or exponent.
+  // Reads an integer of 0 .. 2^63 - 1 without sign, fraction or exponent.
   bool ReadCount(int64_t& out);
 
-  // Any value, `max_depth` levels deep at most.
+  // Skips any value with at most `max_depth` levels.
   bool SkipValue(int max_depth = 64);
 
-  // Nothing but white space is left.
+  // Whether only white space is left.
   bool AtEnd();
 
  private:

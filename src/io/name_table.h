@@ -1,4 +1,4 @@
-// NameTable: tensor name -> number, an open-addressing hash table over names that live elsewhere.
+// NameTable: tensor name -> number. An open-addressing hash table; the names are stored elsewhere.
 #pragma once
 
 #include <bit>
@@ -19,7 +19,7 @@ class NameTable {
   // The number of `name`, or -1.
   int32_t Find(std::string_view name) const { return slots_[SlotOf(name)].id; }
 
-  // Adds `name` with number `id` >= 0 and gives -1; when it is there already, changes nothing and gives its number.
+  // Adds `name` with number `id` >= 0 and returns -1. If `name` is present, changes nothing and returns its number.
   int32_t Insert(std::string_view name, int32_t id) {
     Slot& slot = slots_[SlotOf(name)];
     if (slot.id >= 0) return slot.id;

@@ -20,9 +20,9 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{2} << 20;  // of one request
+constexpr int64_t kPieceBytes = int64_t{2} << 20;  // per request
 
-// mincore(2) tells the truth to those who could write the file, and calls every page present to others.
+// mincore(2) is correct for users who may write the file; for others it reports every page as present.
 bool MayAskForResidency(const std::string& path, int fd) {
   struct stat st;
   if (::fstat(fd, &st) != 0) return false;
@@ -35,7 +35,7 @@ ParallelReader::ParallelReader(std::vector<std::shared_ptr<const MappedFile>>&& 
   for (std::shared_ptr<const MappedFile>& map : files) {
     File f;
     f.plain = ::open(map->path().c_str(), O_RDONLY | O_CLOEXEC);
-    // fails where the file system has no such reads
+    // fails if the file system has no direct reads
     f.direct = ::open(map->path().c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
     f.residency_known = f.plain >= 0 && MayAskForResidency(map->path(), f.plain);
     f.map = std::move(map);
@@ -180,13 +180,13 @@ std::string ParallelReader::Run(const Piece& piece) {
       at += n;
     } else if (n < 0 && errno == EINTR) {
       continue;
-    } else if (direct) {  // refused, or a part of a block: the page cache serves from here on
+    } else if (direct) {  // refused, or a partial block: the page cache serves the rest
       if (n < 0) direct_works_ = false;
       direct = false;
       at = std::max(at, piece.want_begin);
     } else {
       return StrCat("cannot read '", file.map->path(), "' at byte ", at, ": ",
-                    n == 0 ? "it has become shorter" : std::strerror(errno));
+                    n == 0 ? "the file became shorter" : std::strerror(errno));
     }
   }
   if (direct) direct_ = true;
@@ -206,7 +206,7 @@ double ReadRateOf(const std::vector<std::shared_ptr<const MappedFile>>& files) {
   uint8_t* to = memory.data() + (ParallelReader::kBlock - odd) % ParallelReader::kBlock;
   ParallelReader reader(files);
   const Stopwatch reading;
-  int64_t before = 0;  // of the files in front
+  int64_t before = 0;  // bytes of the files before this one
   for (size_t i = 0; i < files.size(); before += files[i]->size(), ++i) {
     for (int64_t at = CeilDiv(before, step) * step; at < before + files[i]->size() && bytes < kParts * kPieceBytes;
          at += step) {

@@ -25,7 +25,7 @@ std::optional<DType> DTypeFromName(std::string_view name) {
   return std::nullopt;
 }
 
-// Names go into one-line messages and into JSON, so they are plain text.
+// Names must be plain text, because they appear in one-line messages and in JSON.
 bool IsPlainText(std::string_view s) {
   return !s.empty() && s.size() <= kMaxNameBytes &&
          std::all_of(s.begin(), s.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
@@ -57,7 +57,7 @@ class HeaderParser {
     }
     if (length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
       return DataLoss(
-          StrCat("'", what_, "': a header of ", length, " bytes; at most ", kMaxSafetensorsHeaderBytes, " are read"));
+          StrCat("'", what_, "': a header of ", length, " bytes; the limit is ", kMaxSafetensorsHeaderBytes));
     }
     text_ = {reinterpret_cast<const char*>(bytes_.data()) + 8, static_cast<size_t>(length)};
     data_ = bytes_.subspan(8 + static_cast<size_t>(length));
@@ -149,7 +149,7 @@ class HeaderParser {
   Status Place(FileTensor& tensor, int64_t begin, int64_t end) {
     const auto size = static_cast<int64_t>(data_.size());
     if (begin > end || end > size) {
-      return DataLoss(StrCat("'", what_, "': tensor '", tensor.name, "' lies at bytes ", begin, " to ", end,
+      return DataLoss(StrCat("'", what_, "': tensor '", tensor.name, "' is at bytes ", begin, " to ", end,
                              ", but the file holds ", size, " bytes of data (truncated?)"));
     }
     tensor.data = data_.data() + begin;
@@ -166,7 +166,7 @@ class HeaderParser {
     return {};
   }
 
-  // Whether shape x element_bytes is `num_bytes`, for dimensions of any size.
+  // Whether shape x element_bytes equals `num_bytes`, for dimensions of any size.
   static bool HasBytes(const Shape& shape, int64_t element_bytes, int64_t num_bytes) {
     bool empty = false;
     for (int i = 0; i < shape.rank(); ++i) empty |= shape[i] == 0;
@@ -182,7 +182,7 @@ class HeaderParser {
     NameTable names(header_.tensors.size());
     for (size_t i = 0; i < header_.tensors.size(); ++i) {
       if (names.Insert(header_.tensors[i].name, static_cast<int32_t>(i)) >= 0) {
-        return DataLoss(StrCat("'", what_, "': tensor '", header_.tensors[i].name, "' is there twice"));
+        return DataLoss(StrCat("'", what_, "': tensor '", header_.tensors[i].name, "' occurs twice"));
       }
     }
     return {};
@@ -193,7 +193,7 @@ class HeaderParser {
     std::vector<uint32_t> order(tensors.size());
     std::iota(order.begin(), order.end(), 0U);
     std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return tensors[a].data < tensors[b].data; });
-    const FileTensor* last = nullptr;  // the tensor that reaches furthest so far
+    const FileTensor* last = nullptr;  // the tensor with the largest end so far
     for (const uint32_t i : order) {
       const FileTensor& tensor = tensors[i];
       if (tensor.num_bytes == 0) continue;
@@ -208,7 +208,7 @@ class HeaderParser {
   std::span<const uint8_t> bytes_;
   std::string_view what_;
   std::string_view text_;          // the JSON
-  std::span<const uint8_t> data_;  // what follows it
+  std::span<const uint8_t> data_;  // the bytes after it
   SafetensorsHeader header_;
 };
 

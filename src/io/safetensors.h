@@ -19,9 +19,9 @@ inline constexpr int64_t kMaxSafetensorsHeaderBytes = int64_t{512} << 20;
 // One tensor of a file. Names and bytes are views: they live as long as the file's map.
 struct FileTensor {
   std::string_view name;
-  std::string_view dtype_name;  // as the file spells it
+  std::string_view dtype_name;  // the file's spelling
   DType dtype = DType::kF32;    // meaningless unless dtype_known
-  bool dtype_known = false;     // false: a type that this engine does not read; only its use is an error
+  bool dtype_known = false;     // false: this engine does not read the type; only its use is an error
   Shape shape;
   const uint8_t* data = nullptr;  // may be unaligned
   int64_t num_bytes = 0;
@@ -33,9 +33,9 @@ struct SafetensorsHeader {
   std::deque<std::string> unescaped;  // names that the file writes with escapes
 };
 
-// Reads and checks the header of a whole file in memory: lengths, offsets within the file, type x shape = length, no
-// two tensors of one name, none that overlap. Bytes that belong to no tensor are accepted (alignment padding).
-// `what` names the file in errors.
+// Reads and checks the header of a whole file in memory: lengths, offsets within the file, type x shape = length,
+// unique names, and no overlap. Accepts bytes that belong to no tensor (alignment padding). `what` names the file in
+// errors.
 Result<SafetensorsHeader> ParseSafetensors(std::span<const uint8_t> bytes, std::string_view what);
 
 // One tensor of a file's header.
@@ -47,11 +47,11 @@ struct TensorEntry {
   int64_t num_bytes() const;
 };
 
-// What stands in front of the tensors' bytes: the header's length and the header, padded to 8 bytes. The bytes of
-// `tensors` follow in their order, without gaps.
+// Returns the bytes before the tensors' data: the header's length and the header, padded to 8 bytes. The data of
+// `tensors` must follow in their order, without gaps.
 std::string SafetensorsPrologue(std::span<const TensorEntry> tensors);
 
-// One tensor to write; `bytes` is shape x dtype long.
+// One tensor to write; `bytes` has shape x dtype bytes.
 struct TensorToWrite {
   std::string name;
   DType dtype = DType::kF32;
@@ -59,7 +59,8 @@ struct TensorToWrite {
   std::span<const uint8_t> bytes;
 };
 
-// Writes a safetensors file, header padded to 8 bytes, through a temporary file that is renamed when complete.
+// Writes a safetensors file, with the header padded to 8 bytes. It writes a temporary file and renames it when it is
+// complete.
 Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> tensors);
 
 }  // namespace dsv4

@@ -17,14 +17,14 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kMaxIndexBytes = int64_t{512} << 20;
-constexpr int64_t kReadBlock = int64_t{16} << 20;  // what Preload brings in at a time: whole huge pages
+constexpr int64_t kReadBlock = int64_t{16} << 20;  // bytes that Preload reads at a time: whole huge pages
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 using WeightMap = std::vector<std::pair<std::string_view, std::string_view>>;  // tensor, shard
 
 const int64_t kPage = ::sysconf(_SC_PAGESIZE);
 
-// A hint to the kernel about bytes [begin, begin + length) of the file: nothing depends on its success.
+// Gives the kernel a hint about bytes [begin, begin + length) of the file.
 bool Advise(const MappedFile& file, int64_t begin, int64_t length, int advice) {
   const int64_t page_begin = begin / kPage * kPage;
   return ::madvise(const_cast<uint8_t*>(file.data()) + page_begin, static_cast<size_t>(begin + length - page_begin),
@@ -34,8 +34,8 @@ bool Advise(const MappedFile& file, int64_t begin, int64_t length, int advice) {
 #if defined(MADV_HUGEPAGE) && defined(MADV_POPULATE_READ)
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-// Takes those huge pages' worth of [begin, begin + length) out of the page cache of which only parts are there: what
-// reading headers and scales brought in, in small pages that would be in the way of a huge one.
+// Removes partly cached huge pages of [begin, begin + length) from the page cache. Reading headers and scales caches
+// small pages, which would prevent a huge one.
 void DropParts(const MappedFile& file, int fd, int64_t begin, int64_t length) {
   std::vector<unsigned char> resident(static_cast<size_t>(CeilDiv(length, kPage)));
   if (::mincore(const_cast<uint8_t*>(file.data()) + begin, static_cast<size_t>(length), resident.data()) != 0) return;
@@ -52,9 +52,9 @@ void DropParts(const MappedFile& file, int fd, int64_t begin, int64_t length) {
 }
 #endif
 
-// Reads bytes [begin, begin + length) of the file into memory and maps them, in huge pages where the file system's
-// cache has such (ext4 and XFS of recent kernels): the processor then reads them a third faster. Elsewhere by touching
-// every page.
+// Reads bytes [begin, begin + length) of the file into memory and maps them. Uses huge pages if the file system's cache
+// supports them (ext4 and XFS of recent kernels): the processor then reads a third faster. Otherwise touches every
+// page.
 void Bring(const MappedFile& file, int fd, int64_t begin, int64_t length) {
 #if defined(MADV_HUGEPAGE) && defined(MADV_POPULATE_READ)
   if (fd >= 0 && begin % kHugePage == 0) DropParts(file, fd, begin, length);
@@ -68,7 +68,7 @@ void Bring(const MappedFile& file, int fd, int64_t begin, int64_t length) {
   static_cast<void>(*static_cast<const volatile uint8_t*>(file.data() + begin + length - 1));
 }
 
-// Closes what it holds.
+// Closes the descriptors that it holds.
 struct Descriptors {
   std::vector<int> fds;
   ~Descriptors() {
@@ -91,7 +91,7 @@ Status ReadIndex(std::string_view text, const std::string& path, WeightMap& map,
       if (!reader.SkipValue()) return broken();
       continue;
     }
-    if (std::exchange(found, true)) return DataLoss(StrCat("'", path, "': weight_map is there twice"));
+    if (std::exchange(found, true)) return DataLoss(StrCat("'", path, "': weight_map occurs twice"));
     if (!reader.Consume('{')) return broken();
     if (reader.Consume('}')) continue;
     do {
@@ -108,7 +108,7 @@ Status ReadIndex(std::string_view text, const std::string& path, WeightMap& map,
   return {};
 }
 
-// The shards that the map names, each once, in order.
+// The shards that the map names, without duplicates, sorted.
 Result<std::vector<std::string>> ShardsOf(const WeightMap& map, const std::string& index_path) {
   std::vector<std::string_view> names;
   for (const auto& [tensor, shard] : map) {

@@ -20,35 +20,36 @@ namespace dsv4 {
 
 class TensorSource {
  public:
-  // The checkpoint in `dir`: the shards that model.safetensors.index.json names; without it model.safetensors;
-  // without that every *.safetensors. Checks each header, that no name is in two shards and that the index tells the
-  // truth.
+  // Opens the checkpoint in `dir`: the shards that model.safetensors.index.json names; if there is no index,
+  // model.safetensors; otherwise every *.safetensors. Checks each header, that no name is in two shards, and that the
+  // index is correct.
   static Result<std::shared_ptr<const TensorSource>> Open(const std::string& dir);
 
-  // These tensors and those of the checkpoint in `dir` as well; a name may not be in both. where() stays.
+  // Returns these tensors together with the tensors of the checkpoint in `dir`. A name may not be in both. where() is
+  // unchanged.
   Result<std::shared_ptr<const TensorSource>> With(const std::string& dir) const;
 
-  // One file.
+  // Opens one file.
   static Result<std::shared_ptr<const TensorSource>> OpenFile(const std::string& path);
 
   std::span<const FileTensor> tensors() const { return tensors_; }
-  const FileTensor* Find(std::string_view name) const;  // null: not there
+  const FileTensor* Find(std::string_view name) const;  // null: absent
   const std::string& FileOf(const FileTensor& tensor) const;
   std::vector<std::string> files() const;
   const std::vector<std::shared_ptr<const MappedFile>>& maps() const { return files_; }
   const std::string& where() const { return where_; }  // the folder or file that was opened
   int64_t num_bytes() const { return num_bytes_; }     // of all tensors
 
-  // How the files are about to be read. Scattered: small parts here and there, each read without the read-ahead that
-  // would fetch megabytes around it (a source is opened so). Otherwise as the kernel does by default.
+  // Sets how the files will be read. Scattered: small parts at many places, without read-ahead, which would fetch
+  // megabytes around each (the default of a new source). Otherwise: as the kernel does by default.
   void ExpectScattered(bool scattered) const;
-  // Asks for all bytes of `tensor` at once; worth it before reading a whole tensor of a scattered source.
+  // Starts reading all bytes of `tensor`; useful before reading a whole tensor of a scattered source.
   void WillRead(const FileTensor& tensor) const;
 
-  // Brings the files into memory (page cache) and into this process's page tables, with the threads of `pool` (may be
-  // null). Where they are spread over several memory nodes, each brings the rows that it will compute with: an equal
-  // share of every tensor, in order. `progress(done, total)` in bytes, on the calling thread; false stops, and so does
-  // this function, with false.
+  // Reads the files into memory (page cache) and maps them into this process, with the threads of `pool` (may be null).
+  // If the threads are spread over several memory nodes, each thread reads the rows that it will compute with: an equal
+  // share of every tensor, in order. `progress(done, total)` is in bytes, on the calling thread. If it returns false,
+  // this function stops and returns false.
   bool Preload(ThreadPool* pool, const std::function<bool(int64_t, int64_t)>& progress) const;
 
  private:

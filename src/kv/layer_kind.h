@@ -1,4 +1,4 @@
-// What a layer's compress ratio m says about the layer. Whoever asks, from the config to the caches, asks here.
+// The properties of a layer that follow from its compress ratio m: the only source, from the config to the caches.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace dsv4 {
 enum class LayerKind : uint8_t { kSliding, kCsa, kHca };
 
 struct LayerRule {
-  int64_t ratio;  // m: tokens a compressed row stands for; 0: none are made
+  int64_t ratio;  // m: tokens per compressed row; 0: no compressed rows
   LayerKind kind;
   int64_t overlap;         // coff: windows of coff * m tokens are pooled, so projections have coff * d columns
-  bool indexed;            // an indexer picks the compressed rows; else all are read
-  std::string_view other;  // transformers' name for it
+  bool indexed;            // an indexer picks the compressed rows; otherwise all are read
+  std::string_view other;  // the name in transformers
 };
 
 inline constexpr LayerRule kLayerRules[] = {
@@ -22,7 +22,7 @@ inline constexpr LayerRule kLayerRules[] = {
     {128, LayerKind::kHca, 1, false, "heavily_compressed_attention"},
 };
 
-// The widest of them, for memory that serves every layer.
+// The largest overlap, for memory that serves every layer.
 constexpr int64_t MaxOverlap() {
   int64_t most = 0;
   for (const LayerRule& rule : kLayerRules) most = rule.overlap > most ? rule.overlap : most;

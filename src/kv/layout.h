@@ -1,6 +1,6 @@
-// Where the KV state of a sequence lies (docs/dev/model.md). Two kinds of memory:
+// The layout of a sequence's KV state (docs/dev/model.md). There are two kinds of memory:
 //   fixed  one block per sequence: for every layer the window ring and the compressor states
-//   pages  each covers page_tokens positions, for all layers: compressed rows and index keys, appended as they form
+//   pages  each covers page_tokens positions, for all layers: compressed rows and index keys, appended as they are made
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace dsv4 {
 
-// What rings hold beyond what a token reads, so that as many tokens may be taken back (docs/speculation.md).
+// Slots of a ring beyond the rows that a token reads: up to this many tokens can be rolled back (docs/speculation.md).
 inline constexpr int64_t kSpareSlots = 8;
 
 struct KvSpec {
-  std::vector<int64_t> compress_ratios;  // by layer, of kLayerRules (layer_kind.h)
+  std::vector<int64_t> compress_ratios;  // per layer, values of kLayerRules (layer_kind.h)
   int64_t window = 0;                    // W
   int64_t head_dim = 0;                  // Dh
   int64_t rope_dim = 0;                  // Dr
@@ -23,11 +23,11 @@ struct KvSpec {
   KvDtype kv_dtype = KvDtype::kFp8;
   IndexDtype index_dtype = IndexDtype::kFp4;
   int64_t spare_slots = kSpareSlots;  // of every ring
-  int64_t hidden_width = 0;           // of the values that a draft module keeps of the last positions; 0: none
+  int64_t hidden_width = 0;           // width of the values that a draft module keeps for the last positions; 0: none
 };
 
-// A compressor's state: a ring of the last tokens' projections, slot = position % num_slots: f32 [num_slots, 2,
-// coff*d], values first, then gate scores (slot bias included). A row pools the last coff*m of them.
+// A compressor's state: a ring of the last tokens' projections f32 [num_slots, 2, coff*d], slot = position % num_slots.
+// Values come first, then gate scores (slot bias included). A compressed row pools the last coff*m tokens.
 struct CompressorLayout {
   int64_t ratio = 0;         // m; 0: no compressor
   int64_t overlap = 0;       // coff
@@ -38,7 +38,7 @@ struct CompressorLayout {
   int64_t rows_per_page = 0;
   RowFormat row;
 
-  int64_t inputs() const { return overlap * ratio; }  // tokens that a row pools
+  int64_t inputs() const { return overlap * ratio; }  // tokens that a compressed row pools
   int64_t state_floats() const { return num_slots * 2 * overlap * dim; }
 };
 
@@ -53,8 +53,8 @@ struct LayerLayout {
 struct KvLayout {
   std::vector<LayerLayout> layers;
   int64_t window = 0;         // W
-  int64_t hidden_offset = 0;  // ring of f32 [hidden_slots, KvSpec::hidden_width] in the fixed block, slot = position %
-  int64_t hidden_slots = 0;   // hidden_slots
+  int64_t hidden_offset = 0;  // ring f32 [hidden_slots, KvSpec::hidden_width] in the fixed block
+  int64_t hidden_slots = 0;   // slot = position % hidden_slots
   int64_t page_tokens = 0;
   int64_t fixed_bytes = 0;
   int64_t page_bytes = 0;  // 0 when no layer compresses
@@ -62,7 +62,7 @@ struct KvLayout {
 
 KvLayout MakeKvLayout(const KvSpec& spec);
 
-// One sequence of a step, as ops see it.
+// One sequence of a step, as ops use it.
 struct SequenceView {
   int64_t start = 0;           // position of its first token in this step = tokens cached before it
   int64_t begin = 0, end = 0;  // its rows [begin, end) of the step's [T, ...] buffers
@@ -86,7 +86,7 @@ struct CacheView {
   }
 };
 
-// Slot `row` of the rows that compressor `c` has emitted for a sequence.
+// Row `row` of a sequence's rows that compressor `c` has emitted.
 struct RowSlot {
   RowArray rows;
   int64_t index;

@@ -1,5 +1,5 @@
-// One sequence's KV memory on every rank. All ranks compute all rows, with the same bits, so caches of ranks are alike:
-// the same pages are whole, shared, being filled; only their addresses differ.
+// One sequence's KV memory on every rank. All ranks compute all rows, with the same bits. So the caches of all ranks
+// have the same pages in the same state (whole, shared or being filled); only the addresses differ.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace dsv4 {
 
 class RankCaches {
  public:
-  // memories[r] is rank r's; they are of one layout and outlive the caches.
+  // memories[r] belongs to rank r. All have one layout and outlive the caches.
   static Result<std::unique_ptr<RankCaches>> Create(std::span<KvMemory* const> memories);
 
-  // The calls of SequenceCache, on every rank. On an error nothing has changed, but that ranks which had room for more
-  // pages keep them for the next try.
+  // The functions of SequenceCache, on every rank. On an error nothing has changed, except that ranks with memory for
+  // more pages keep those for the next attempt.
   Result<std::unique_ptr<RankCaches>> Fork(int64_t num_tokens);
   Status Reserve(int64_t num_tokens);
   Status Truncate(int64_t num_tokens);
@@ -27,7 +27,7 @@ class RankCaches {
   int count() const { return static_cast<int>(caches_.size()); }
   SequenceCache& of(int rank) const { return *caches_[static_cast<size_t>(rank)]; }
 
-  // Of all ranks.
+  // Sums over all ranks.
   int64_t memory_bytes() const;
   int64_t unforked_bytes() const;
   int64_t own_bytes() const;

@@ -1,5 +1,6 @@
-// KV row formats on the GPU (kv/row_format.h): the same bytes and values as the CPU's EncodeRow, DecodeRow, RoundRow.
-// *Warp functions are called by all 32 lanes of a warp with the same arguments; they hold no barrier of the block.
+// KV row formats on the GPU (kv/row_format.h): the same bytes and values as the CPU's EncodeRow, DecodeRow and
+// RoundRow. All 32 lanes of a warp call a *Warp function with the same arguments. These functions contain no block
+// barrier.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -16,7 +17,7 @@ namespace dsv4::gpu {
 
 __device__ __forceinline__ float Exp2Int(int e) { return __uint_as_float(static_cast<uint32_t>(e + 127) << 23); }
 
-__device__ __forceinline__ int CeilLog2(float x) {  // of a finite normal x > 0
+__device__ __forceinline__ int CeilLog2(float x) {  // for a finite normal x > 0
   const uint32_t bits = __float_as_uint(x);
   return static_cast<int>((bits >> 23) & 0xFFu) - 127 + ((bits & 0x7FFFFFu) != 0 ? 1 : 0);
 }
@@ -34,13 +35,13 @@ __device__ __forceinline__ float E4m3ToF32(uint8_t code) {
   return __half2float(__half(h));
 }
 
-// The sign of a NaN survives, as on the CPU.
+// Keeps the sign of a NaN, as on the CPU.
 __device__ __forceinline__ uint8_t F32ToE4m3(float x) {
   const uint8_t sign = static_cast<uint8_t>((__float_as_uint(x) >> 24) & 0x80u);
   return static_cast<uint8_t>(sign | (__nv_cvt_float_to_fp8(fabsf(x), __NV_SATFINITE, __NV_E4M3) & 0x7Fu));
 }
 
-// Nearest, ties to the even code, beyond 6 saturates; a NaN becomes 6, as on the CPU.
+// Rounds to nearest, ties to the even code; values beyond 6 saturate; a NaN becomes 6, as on the CPU.
 __device__ __forceinline__ uint8_t F32ToE2m1(float x) {
   const float a = fabsf(x);
   const int code = !(a <= 0.25f) + !(a < 0.75f) + !(a <= 1.25f) + !(a < 1.75f) + !(a <= 2.5f) + !(a < 3.5f) +
@@ -80,7 +81,7 @@ __device__ __forceinline__ RowPointer RowAt(uint8_t* base, int64_t capacity, con
   return {base + row * f.data_bytes, base + capacity * f.data_bytes + row * f.scale_bytes};
 }
 
-// position % slots and position / per_row: positions fit in 32 bits, and a division of 64 takes five times as long.
+// position % slots and position / per_row in 32 bits, which positions fit in: a 64-bit division is five times as slow.
 __device__ __forceinline__ uint32_t SlotOf(int64_t position, int64_t slots) {
   return static_cast<uint32_t>(position) % static_cast<uint32_t>(slots);
 }
@@ -88,13 +89,13 @@ __device__ __forceinline__ uint32_t RowOf(int64_t position, int64_t per_row) {
   return static_cast<uint32_t>(position) / static_cast<uint32_t>(per_row);
 }
 
-// Slot of the token at `position` in the window ring.
+// The row of the token at `position` in the window ring.
 __device__ __forceinline__ RowPointer WindowRow(const LayerLayout& layer, const SequenceView& s, int64_t position) {
   return RowAt(s.fixed + layer.window_offset, layer.window_slots, layer.window_row,
                SlotOf(position, layer.window_slots));
 }
 
-// Row `row` among those that compressor `c` has emitted. rows_per_page fits in 32 bits, and so does row.
+// Row `row` of the rows that compressor `c` has emitted. rows_per_page and row fit in 32 bits.
 __device__ __forceinline__ RowPointer EmittedRowAt(const CompressorLayout& c, const SequenceView& s, int64_t row) {
   const uint32_t per_page = static_cast<uint32_t>(c.rows_per_page), r = static_cast<uint32_t>(row);
   const uint32_t page = r / per_page;
@@ -152,7 +153,7 @@ __device__ __forceinline__ float LargestInBlock(const float* x, int64_t begin, i
 
 }  // namespace internal
 
-// x: f32 [dim], readable by the whole warp. Warps first = 0 .. step - 1 together encode a row.
+// x: f32 [dim], readable by the whole warp. Warps first = 0 .. step - 1 together encode one row.
 __device__ inline void EncodeRowWarp(const RowFormat& f, const float* x, uint8_t* data, uint8_t* scale, int lane,
                                      int first = 0, int step = 1) {
   const int64_t stride = 32 * step, at = lane + 32 * first;

@@ -1,5 +1,5 @@
-// How one cached row lies in memory (docs/dev/formats.md). A row is a data part and a scale part; an array of rows
-// keeps all data parts first and all scale parts behind them, so that data parts stay aligned.
+// The bytes of one cached row (docs/dev/formats.md). A row has a data part and a scale part. An array of rows stores
+// all data parts first, then all scale parts, so that data parts stay aligned.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace dsv4 {
 struct RowFormat {
   enum class Kind : uint8_t {
     kFp8,  // dim - rope_dim E4M3, rope_dim BF16; one E8M0 per 64 of the first, padded to a multiple of 8 bytes
-    kFp4,  // dim E2M1 codes, two a byte; one E8M0 per 32
+    kFp4,  // dim E2M1 codes, two per byte; one E8M0 per 32
     kBf16,
     kF32,
   };
@@ -32,11 +32,11 @@ RowFormat KvRowFormat(KvDtype dtype, int64_t head_dim, int64_t rope_dim);
 // 64 + 4 = 68 bytes for the released models in FP4.
 RowFormat IndexKeyFormat(IndexDtype dtype, int64_t index_head_dim);
 
-// x: f32 [dim]. DecodeRow(EncodeRow(x)) is the rounding that the format stands for.
+// x: f32 [dim]. DecodeRow(EncodeRow(x)) is the rounding of the format.
 void EncodeRow(const RowFormat& format, const float* x, uint8_t* data, uint8_t* scale);
 void DecodeRow(const RowFormat& format, const uint8_t* data, const uint8_t* scale, float* x);
 
-// What a row becomes in the cache: x = Decode(Encode(x)).
+// Rounds a row as the cache does: x = Decode(Encode(x)).
 void RoundRow(const RowFormat& format, float* x);
 
 // `capacity` rows at `base`.

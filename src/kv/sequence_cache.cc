@@ -12,7 +12,7 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kPageAlignment = 256;
-constexpr int64_t kDeviceSlabBytes = int64_t{32} << 20;  // a device's allocator is slow: many pages at once
+constexpr int64_t kDeviceSlabBytes = int64_t{32} << 20;  // device allocations are slow: many pages at once
 constexpr int64_t kFirstTableEntries = 64;
 
 }  // namespace
@@ -31,7 +31,8 @@ uint8_t* PagePool::Allocate() {
     if (slab == nullptr && count > 1) slab = device_->Allocate((count = 1) * stride);
     if (slab == nullptr) return nullptr;
     slabs_.push_back(slab);
-    device_->Clear(slab, count * stride);  // what no row covers is the same everywhere, in snapshots and on all ranks
+    // bytes that no row covers are the same everywhere, in snapshots and on all ranks
+    device_->Clear(slab, count * stride);
     for (int64_t i = count - 1; i >= 0; --i) free_.push_back(static_cast<uint8_t*>(slab) + i * stride);
   }
   uint8_t* page = free_.back();
@@ -75,7 +76,7 @@ Result<std::unique_ptr<SequenceCache>> SequenceCache::Fork(int64_t num_tokens) {
   const KvLayout& layout = memory_->layout;
   Device& device = memory_->pages.device();
   if (layout.page_bytes > 0) {
-    // A row belongs to the page of its last token, so pages whose tokens are all there are not written again.
+    // A row is in the page of its last token, so pages whose tokens are all present are not written again.
     const int64_t whole = num_tokens / layout.page_tokens;
     DSV4_CHECK(CeilDiv(num_tokens, layout.page_tokens) <= static_cast<int64_t>(pages_.size()));
     if (num_tokens % layout.page_tokens != 0) {
@@ -118,8 +119,7 @@ Status SequenceCache::Truncate(int64_t num_tokens) {
   const bool partly = num_tokens % layout.page_tokens != 0;
   if (partly && memory_->pages.IsShared(pages_[kept - 1])) {
     uint8_t* own = memory_->pages.Allocate();
-    if (own == nullptr)
-      return ResourceExhausted("no memory for a page of a sequence that is cut; close other sessions");
+    if (own == nullptr) return ResourceExhausted("no memory to truncate a sequence: one page; close other sessions");
     memory_->pages.device().CopyWithin(own, pages_[kept - 1], layout.page_bytes);
     memory_->pages.Free(pages_[kept - 1]);
     pages_[kept - 1] = own;

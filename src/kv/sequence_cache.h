@@ -1,5 +1,5 @@
-// The KV memory of sequences: a fixed block each, and pages taken from a pool as they grow. Whole pages never change
-// again, so sequences that begin alike share them.
+// The KV memory of sequences: one fixed block each, and pages from a pool as they grow. Whole pages never change again,
+// so sequences with a common prefix share them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace dsv4 {
 
-// Blocks of one size in a device's memory, each with one or more owners. Freed blocks are kept for the next sequence.
+// Blocks of one size in a device's memory, each with one or more owners. Freed blocks are kept for later sequences.
 class PagePool {
  public:
   // `device` outlives the pool.
@@ -22,16 +22,16 @@ class PagePool {
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // A block with one owner; null when the machine has no more memory.
+  // Returns a block with one owner; null: no memory.
   uint8_t* Allocate();
   void AddOwner(uint8_t* page) { ++more_owners_[page]; }
   bool IsShared(uint8_t* page) const { return more_owners_.contains(page); }
-  // One owner less; free when there is none left.
+  // Removes one owner. Frees the block if none is left.
   void Free(uint8_t* page);
 
   int64_t page_bytes() const { return page_bytes_; }
   int64_t bytes_in_use() const { return num_in_use_ * page_bytes_; }
-  int64_t bytes_kept() const { return static_cast<int64_t>(free_.size()) * page_bytes_; }  // for the next sequences
+  int64_t bytes_kept() const { return static_cast<int64_t>(free_.size()) * page_bytes_; }  // for later sequences
   Device& device() const { return *device_; }
 
  private:
@@ -43,15 +43,15 @@ class PagePool {
   std::vector<void*> slabs_;                           // of one or more blocks
 };
 
-// What sequences of one layout take their memory from.
+// The memory that sequences of one layout use.
 struct KvMemory {
-  // `d` outlives it; null: the host.
+  // `d` outlives it; null: host memory.
   explicit KvMemory(KvLayout l, Device* d = nullptr);
 
   int64_t bytes_in_use() const { return fixed.bytes_in_use() + pages.bytes_in_use(); }
   int64_t bytes_kept() const { return fixed.bytes_kept() + pages.bytes_kept(); }
 
-  std::unique_ptr<Device> host;  // when no device was given
+  std::unique_ptr<Device> host;  // set if no device was given
   KvLayout layout;
   PagePool fixed, pages;
 };
@@ -64,22 +64,22 @@ class SequenceCache {
   SequenceCache(const SequenceCache&) = delete;
   SequenceCache& operator=(const SequenceCache&) = delete;
 
-  // Another cache of the `num_tokens` tokens that this one holds: the pages that they fill are shared, the one that is
-  // being filled and the fixed block are copied. Both may go on.
+  // Returns another cache of the first `num_tokens` tokens. It shares the pages that they fill, and copies the page
+  // that is being filled and the fixed block. Both caches may grow.
   Result<std::unique_ptr<SequenceCache>> Fork(int64_t num_tokens);
 
-  // Pages for positions [0, num_tokens). On an error (no memory) what was there stays.
+  // Allocates pages for positions [0, num_tokens). On an error (no memory) nothing changes.
   Status Reserve(int64_t num_tokens);
 
-  // Forgets the rows behind `num_tokens` tokens. A page that others own too and that would be written again becomes the
-  // cache's own. On an error (no memory) what was there stays.
+  // Drops the rows after `num_tokens` tokens. If another cache shares a page that would be written again, this cache
+  // gets its own copy of it. On an error (no memory) nothing changes.
   Status Truncate(int64_t num_tokens);
 
-  // Forgets everything: pages go back to the pool. Rings and states need no clearing: nothing reads a slot that the
-  // sequence has not written (ops count positions from 0).
+  // Drops all tokens: pages return to the pool. Rings and states are not cleared: ops count positions from 0 and read
+  // only slots that the sequence has written.
   void Reset();
 
-  // Pointers of the device; good until the next Reserve.
+  // Device pointers; valid until the next Reserve.
   SequenceView View(int64_t start, int64_t begin, int64_t end) const {
     return {.start = start,
             .begin = begin,
@@ -89,13 +89,13 @@ class SequenceCache {
   }
 
   uint8_t* fixed() const { return fixed_; }
-  const std::vector<uint8_t*>& pages() const { return pages_; }  // pointers of the device
+  const std::vector<uint8_t*>& pages() const { return pages_; }  // device pointers
 
-  // Everything that it refers to.
+  // Bytes of everything that the cache refers to.
   int64_t memory_bytes() const { return BytesOf(static_cast<int64_t>(pages_.size())); }
-  // Without the pages that came from a fork or went into one.
+  // The same without pages that came from a fork or were passed to one.
   int64_t unforked_bytes() const { return BytesOf(static_cast<int64_t>(pages_.size()) - num_forked_); }
-  // What would come free with it.
+  // Bytes that destroying it would free.
   int64_t own_bytes() const;
 
  private:
@@ -109,8 +109,8 @@ class SequenceCache {
   KvMemory* memory_;
   uint8_t* fixed_;
   std::vector<uint8_t*> pages_;
-  int64_t num_forked_ = 0;   // the first so many pages have, or had, other owners
-  DeviceBuffer page_table_;  // pages_ where kernels read it; not on the host
+  int64_t num_forked_ = 0;   // the first num_forked_ pages have, or had, other owners
+  DeviceBuffer page_table_;  // pages_ in memory that kernels read; not used on the host
   size_t num_in_table_ = 0;
 };
 

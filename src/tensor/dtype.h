@@ -1,4 +1,4 @@
-// Element types as they lie in files and memory.
+// Element types of files and memory.
 #pragma once
 
 #include <cstdint>

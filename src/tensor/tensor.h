@@ -46,7 +46,7 @@ class Shape {
 };
 
 struct Tensor {
-  void* data = nullptr;  // null means "not there" where a contract allows it
+  void* data = nullptr;  // null: absent, where a contract allows that
   DType dtype = DType::kF32;
   Shape shape;
 

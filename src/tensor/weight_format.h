@@ -1,5 +1,5 @@
-// The formats of weight matrices, a row each: what files, sizes and reports need to know of them. What their numbers
-// are: tensor/codec/weight.h; docs/dev/formats.md.
+// The formats of weight matrices, one row per format: the properties that files, sizes and reports need. For the
+// decoded values see tensor/codec/weight.h and docs/dev/formats.md.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ enum class WeightFormat : uint8_t {
   kFp8Block,  // codes: E4M3 [N, K]; block_scale [ceil(N/128), ceil(K/128)] E8M0 or F32
   kMxfp4,     // codes: E2M1 [N, K/2] bytes, low nibble = even k; block_scale [N, K/32] E8M0
   kNvfp4,     // codes: E2M1 [N, K/2] bytes, low nibble = even k; block_scale [N, K/16] E4M3; global_scale
-  // The same rows, known to have powers of two as scales, one per 32 columns, of which the largest is at most 2^15
-  // times the smallest (blocks of zeros aside): experts on a GPU, in smaller tiles. No file says so of itself.
+  // The same rows with known scales: powers of two, one per 32 columns, the largest at most 2^15 times the smallest
+  // (except for blocks of zeros). Used for experts on a GPU, in smaller tiles. No file states it: the loader finds out.
   kMxfp4Tight,
   kNvfp4Tight,
 };
@@ -30,19 +30,19 @@ struct WeightFormatInfo {
   std::string_view name;    // in reports
   std::string_view family;  // in messages and on the command line
   int bits;                 // of a code
-  // Weights that share a scale; 0: there are no scales. More rows than one: a grid, whose last blocks may be cut;
-  // otherwise K is a multiple of block_cols.
+  // Weights that share a scale; 0: no scales. More than one row: a grid, whose last blocks may be partial. Otherwise K
+  // is a multiple of block_cols.
   int64_t block_rows = 0;
   int64_t block_cols = 0;
   DType codes = DType::kF32;         // of `X.weight` in files
   DType scale = DType::kF32;         // of its block scales
   bool f32_scale = false;            // or F32
-  std::string_view scale_name = {};  // behind X; others that are read: bind_tensors.cc
+  std::string_view scale_name = {};  // suffix of X; for other names that are read see bind_tensors.cc
   bool global_scale = false;         // `X.weight_scale_2`, F32
 
   constexpr bool quantised() const { return block_cols != 0; }
   constexpr bool grid() const { return block_rows > 1; }
-  constexpr bool packed() const { return bits < 8; }  // two codes a byte
+  constexpr bool packed() const { return bits < 8; }  // two codes per byte
 };
 
 inline constexpr WeightFormatInfo kWeightFormats[] = {
@@ -98,11 +98,11 @@ inline constexpr WeightFormatInfo kWeightFormats[] = {
      .global_scale = true},
 };
 
-// In the order of the enum.
+// kWeightFormats has the order of the enum.
 constexpr const WeightFormatInfo& InfoOf(WeightFormat f) { return kWeightFormats[static_cast<size_t>(f)]; }
 constexpr std::string_view NameOf(WeightFormat f) { return InfoOf(f).name; }
 
-// Tight or not, what lies in rows is the same.
+// A tight format and its wide format have the same rows.
 constexpr bool IsTight(WeightFormat f) { return f == WeightFormat::kMxfp4Tight || f == WeightFormat::kNvfp4Tight; }
 constexpr WeightFormat FormatOfRows(WeightFormat f) {
   return f == WeightFormat::kMxfp4Tight   ? WeightFormat::kMxfp4

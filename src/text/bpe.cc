@@ -74,7 +74,7 @@ void BpeEncoder::Encode(std::string_view piece, std::vector<TokenId>* ids) {
     queue_.pop_back();
     Symbol& left = symbols_[at];
     if (left.id < 0) continue;
-    // An entry may be older than its symbols. It stands if they still join to the same token.
+    // An entry may be older than its symbols. It is valid if they still join to the same token.
     const MergeTable::Merge* merge = MergeAt(at);
     if (merge == nullptr || merge->joined != joined) continue;
     Symbol& right = symbols_[left.next];

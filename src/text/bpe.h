@@ -1,5 +1,4 @@
-// Byte-pair encoding of one piece: joins the neighbouring pair of lowest rank, the leftmost one of several,
-// until no pair has a rank.
+// Byte-pair encoding of one piece: repeatedly joins the neighbouring pair of lowest rank, the leftmost of several.
 #pragma once
 
 #include <array>
@@ -21,10 +20,10 @@ class MergeTable {
 
   explicit MergeTable(size_t num_merges);
 
-  // False, without effect, when the pair is there already. At most num_merges times; ids are not negative.
+  // Returns false and changes nothing if the pair is present. Call at most num_merges times; ids must not be negative.
   bool Add(TokenId left, TokenId right, TokenId joined);
 
-  // Null where the pair has no rank.
+  // Null: the pair has no rank.
   const Merge* Find(TokenId left, TokenId right) const;
 
   TokenId joined(uint32_t rank) const { return joined_[rank]; }
@@ -34,7 +33,7 @@ class MergeTable {
     uint64_t pair = kEmpty;
     Merge merge{};
   };
-  static constexpr uint64_t kEmpty = ~uint64_t{0};  // no pair: ids are not negative
+  static constexpr uint64_t kEmpty = ~uint64_t{0};  // ids are not negative, so no pair has this value
 
   size_t SlotOf(uint64_t pair) const;
 
@@ -42,10 +41,10 @@ class MergeTable {
   std::vector<TokenId> joined_;
 };
 
-// Scratch memory for one thread; reuse it for all pieces of a text.
+// Scratch memory for one thread. Reuse it for all pieces of a text.
 class BpeEncoder {
  public:
-  // byte_ids: the token of every single byte. Both must outlive the encoder.
+  // byte_ids: the token of each byte. Both arguments must outlive the encoder.
   BpeEncoder(const MergeTable& merges, const std::array<TokenId, 256>& byte_ids)
       : merges_(merges), byte_ids_(byte_ids) {}
 

@@ -1,6 +1,5 @@
-// The byte-level alphabet of GPT-2: tokenizer files write each byte as one printable character. Printable
-// bytes stand for themselves; the 68 others, in ascending order, are U+0100, U+0101, ... (space is 'Ġ', line
-// feed 'Ċ').
+// GPT-2's byte-level alphabet: tokenizer files write each byte as one printable character. A printable byte is its own
+// character. The 68 others, in ascending order, are U+0100, U+0101, ... (space is 'Ġ', line feed 'Ċ').
 #pragma once
 
 #include <optional>
@@ -9,10 +8,10 @@
 
 namespace dsv4 {
 
-// The bytes that `symbols` (valid UTF-8) stand for; nothing when a character is not in the alphabet.
+// Returns the bytes that `symbols` (valid UTF-8) stand for; no value if a character is not in the alphabet.
 std::optional<std::string> BytesOfSymbols(std::string_view symbols);
 
-// The reverse.
+// The inverse.
 std::string SymbolsOfBytes(std::string_view bytes);
 
 }  // namespace dsv4

@@ -1,5 +1,5 @@
-// Rendering of a conversation. The official encoder, encoding_dsv4.py, which ships with the weights, is the
-// specification.
+// Rendering of a conversation. The specification is the official encoder, encoding_dsv4.py, which is published with the
+// weights.
 #include <algorithm>
 #include <array>
 #include <unordered_map>
@@ -76,8 +76,7 @@ Result<std::string_view> EffortText(ReasoningEffort effort, ChatDialect dialect)
     case ReasoningEffort::kDefault:
       return std::string_view();
     case ReasoningEffort::kLow:
-      if (preview)
-        return InvalidArgument("effort \"low\" is unknown to this model (V4 preview); use \"high\" or \"max\"");
+      if (preview) return InvalidArgument("effort: this model (V4 preview) has no \"low\"; use \"high\" or \"max\"");
       return std::string_view();
     case ReasoningEffort::kHigh:
       return preview ? std::string_view() : kAbsoluteEffort;
@@ -102,7 +101,7 @@ Status CheckMessage(const Message& m) {
   return {};
 }
 
-// The request's own tools and response format go to its first message, a system message if need be a new one.
+// Adds the request's tools and response format to its first message. If that is not a system message, inserts one.
 Status PlaceTools(const ChatRequest& request, std::vector<Message>* messages) {
   if (request.tools.empty() && request.response_format.empty()) return {};
   if (messages->empty() || messages->front().role != Role::kSystem) {
@@ -110,17 +109,17 @@ Status PlaceTools(const ChatRequest& request, std::vector<Message>* messages) {
   }
   Message& system = messages->front();
   if (!request.tools.empty() && !system.tools.empty()) {
-    return InvalidArgument("tools: given both for the request and on the system message");
+    return InvalidArgument("tools: given for the request and on the system message; give them once");
   }
   if (!request.response_format.empty() && !system.response_format.empty()) {
-    return InvalidArgument("response_format: given both for the request and on the system message");
+    return InvalidArgument("response_format: given for the request and on the system message; give it once");
   }
   if (!request.tools.empty()) system.tools = request.tools;
   if (!request.response_format.empty()) system.response_format = request.response_format;
   return {};
 }
 
-// Users and tool results in a row share one user message made of blocks; after a task only results join.
+// Joins consecutive users and tool results into one user message made of blocks. After a task only results are joined.
 std::vector<Message> Merge(std::vector<Message> messages) {
   std::vector<Message> merged;
   for (Message& m : messages) {
@@ -140,7 +139,7 @@ std::vector<Message> Merge(std::vector<Message> messages) {
   return merged;
 }
 
-// Results of one message take the order of the latest calls; an unknown id counts as the first call.
+// Sorts the results of one message into the order of the latest calls. An unknown id counts as the first call.
 void OrderResults(std::vector<Message>* messages) {
   std::unordered_map<std::string, size_t> position;
   for (Message& m : *messages) {
@@ -176,7 +175,7 @@ int64_t LastUser(const std::vector<Message>& messages) {
   return messages.rend() - last - 1;
 }
 
-// Before the last user-like message, assistants lose their reasoning and developer messages go.
+// Before the last user-like message: removes the reasoning of assistants, and developer messages.
 void DropThinking(std::vector<Message>* messages) {
   const int64_t last_user = LastUser(*messages);
   std::vector<Message> kept;
@@ -191,13 +190,13 @@ void DropThinking(std::vector<Message>* messages) {
   *messages = std::move(kept);
 }
 
-// A prompt as it is written: the encoder's own text, and what the request gave.
+// A prompt that is being written: text of the encoder and text of the request.
 class PromptWriter {
  public:
   void Own(std::string_view text) { prompt_.text += text; }
   void Given(std::string_view text) {
     if (text.empty()) return;
-    prompt_.given.push_back({prompt_.text.size(), prompt_.text.size() + text.size()});
+    prompt_.content_ranges.push_back({prompt_.text.size(), prompt_.text.size() + text.size()});
     prompt_.text += text;
   }
   RenderedPrompt Take() { return std::move(prompt_); }
@@ -288,7 +287,7 @@ class Renderer {
   }
 
  private:
-  // Whether reasoning at this place is part of the prompt.
+  // Whether the prompt includes the reasoning at message i.
   bool ThinksAt(size_t i) const { return thinking_ && (!drop_ || static_cast<int64_t>(i) >= last_user_); }
 
   Status AppendMessage(size_t i, PromptWriter* out) const {
@@ -312,7 +311,7 @@ class Renderer {
       case Role::kAssistant:
         return AppendAssistant(i, out);
       case Role::kTool:
-        break;  // merged into users
+        break;  // merged into user messages
     }
     return Internal("a tool message was not merged");
   }
@@ -339,7 +338,7 @@ class Renderer {
     return {};
   }
 
-  // The header of the assistant's turn stands at the end of the message before it.
+  // Writes the header of the assistant's turn at the end of the message before it.
   void AppendTransition(size_t i, PromptWriter* out) const {
     const Message& m = messages_[i];
     if (i + 1 < messages_.size()) {
@@ -366,7 +365,7 @@ class Renderer {
 
 }  // namespace
 
-Result<RenderedPrompt> RenderPromptWithPlaces(const ChatRequest& request, ChatDialect dialect) {
+Result<RenderedPrompt> RenderPromptWithRanges(const ChatRequest& request, ChatDialect dialect) {
   DSV4_ASSIGN_OR_RETURN(const std::string_view effort, EffortText(request.effort, dialect));
   for (size_t i = 0; i < request.messages.size(); ++i) {
     const Status status = CheckMessage(request.messages[i]);
@@ -386,7 +385,7 @@ Result<RenderedPrompt> RenderPromptWithPlaces(const ChatRequest& request, ChatDi
 }
 
 Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect) {
-  DSV4_ASSIGN_OR_RETURN(RenderedPrompt prompt, RenderPromptWithPlaces(request, dialect));
+  DSV4_ASSIGN_OR_RETURN(RenderedPrompt prompt, RenderPromptWithRanges(request, dialect));
   return std::move(prompt.text);
 }
 

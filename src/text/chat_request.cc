@@ -1,4 +1,4 @@
-// The JSON form of a chat request, and which dialect a checkpoint speaks.
+// The JSON form of a chat request, and the detection of a checkpoint's dialect.
 #include <array>
 
 #include "base/file.h"
@@ -40,7 +40,7 @@ Status Wrong(std::string_view path, const JsonValue& value, std::string_view exp
   return InvalidArgument(StrCat(path, ": expected ", expected, ", found ", found));
 }
 
-// The member, or null where it is missing or JSON's null.
+// The member; null if it is missing or JSON's null.
 const JsonValue* Get(const JsonValue& object, std::string_view key) {
   const JsonValue* value = object.Find(key);
   return value == nullptr || value->is_null() ? nullptr : value;
@@ -74,7 +74,7 @@ Status ReadFlag(const JsonValue& object, std::string_view key, std::string_view 
 
 Status ReadBlocks(const JsonValue& list, const std::string& path, std::vector<ContentBlock>* blocks);
 
-// Content as one text: what parts are joined to outside user messages.
+// Content as one text, with the parts joined as outside of user messages.
 Status ReadContentText(const JsonValue& content, const std::string& path, std::string* out) {
   if (content.is_string()) return *out = content.text, Status();
   if (!content.is_array()) return Wrong(path, content, "a string or an array of parts");
@@ -129,7 +129,7 @@ Status ReadContent(const JsonValue& object, const std::string& path, Message* m)
   return ReadBlocks(*blocks, StrCat(path, ".content_blocks"), &m->content_blocks);
 }
 
-// The schema is the whole "function" object, whatever else it holds.
+// The schema is the whole "function" object, including unknown members.
 Status ReadTools(const JsonValue& object, std::string_view path, std::vector<std::string>* tools) {
   const JsonValue* list = Get(object, "tools");
   if (list == nullptr) return {};
@@ -229,7 +229,7 @@ Status ReadEffort(const JsonValue& root, ChatRequest* request) {
 
 // ---- Writing
 
-// An object's members, those that a request has: `"key": value, ...`.
+// Writes an object's members, `"key": value, ...`, only the members that the request has.
 class MembersWriter {
  public:
   void Add(std::string_view key, std::string_view json) {
@@ -347,18 +347,18 @@ Result<ChatDialect> ParseChatDialect(std::string_view name) {
   for (const auto& entry : kDialects) {
     if (entry.name == name) return entry.value;
   }
-  return InvalidArgument(StrCat("\"", name, "\" is no chat encoding; use v4 or v4-0731"));
+  return InvalidArgument(StrCat("\"", name, "\" is not a chat encoding; use v4 or v4-0731"));
 }
 
 EncodeOptions EncodeOptionsOf(const RenderedPrompt& prompt, SpecialTokensInContent in_content) {
   if (in_content == SpecialTokensInContent::kOfficial) return {};
-  return {.literal = prompt.given};
+  return {.literal = prompt.content_ranges};
 }
 
 ChatDialect DetectDialect(const std::string& model_dir) {
   const Result<std::string> encoder = ReadFile(model_dir + "/encoding/encoding_dsv4.py", int64_t{16} << 20);
   if (!encoder.ok()) return ChatDialect::kV4Preview;
-  // 0731 has a table of effort texts; the preview one constant.
+  // 0731 has a table of effort texts; the preview has one constant.
   for (const std::string_view sign : {"REASONING_EFFORT_PROMPTS", "DEFAULT_REASONING_EFFORT", "Beyond maximum"}) {
     if (encoder->find(sign) != std::string::npos) return ChatDialect::kV40731;
   }

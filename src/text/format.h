@@ -1,4 +1,4 @@
-// Literals of the V4 chat format. Their bytes are what the model was trained on.
+// Literals of the V4 chat format. The model was trained on exactly these bytes.
 #pragma once
 
 #include <string_view>
@@ -22,7 +22,7 @@ inline constexpr std::string_view kInvokeEnd = "</｜DSML｜invoke>";
 inline constexpr std::string_view kParameterBegin = "<｜DSML｜parameter name=\"";
 inline constexpr std::string_view kParameterEnd = "</｜DSML｜parameter>";
 
-// V4.1 writes a space behind the marker and calls the block "calls".
+// V4.1 writes a space after the marker and calls the block "calls".
 inline constexpr std::string_view kSpacedCallsBegin = "<｜DSML｜ calls>";
 inline constexpr std::string_view kSpacedCallsEnd = "</｜DSML｜ calls>";
 inline constexpr std::string_view kSpacedInvokeBegin = "<｜DSML｜ invoke name=\"";

@@ -16,8 +16,7 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// The value of a JSON number with fraction or exponent; out of range it becomes infinite or zero, as in
-// Python.
+// The value of a JSON number with fraction or exponent. Out of range it becomes infinity or zero, as in Python.
 double ParseDouble(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -46,7 +45,7 @@ double ParseDouble(std::string_view text) {
   return negative ? -value : value;
 }
 
-// repr(float): the shortest digits that read back the same; exponent form below 1e-4 and from 1e16 on.
+// repr(float): the shortest digits that read back the same. Exponent form below 1e-4 and for 1e16 and above.
 std::string PythonFloat(double value) {
   if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
   char buffer[64];
@@ -105,7 +104,7 @@ class Reader {
     }
     DSV4_RETURN_IF_ERROR(ReadValue(0, value));
     SkipSpace();
-    return at_ == text_.size() ? Status() : Error("text after the value");
+    return at_ == text_.size() ? Status() : Error("unexpected text after the value");
   }
 
  private:
@@ -147,7 +146,7 @@ class Reader {
     if (Take("true")) return value->kind = Kind::kTrue, Status();
     if (Take("false")) return value->kind = Kind::kFalse, Status();
     if (TakeConstant("NaN", value) || TakeConstant("Infinity", value)) return {};
-    return Error(at_ == text_.size() ? "the text ends where a value should be" : "no value");
+    return Error(at_ == text_.size() ? "the text ends before a value" : "expected a value");
   }
 
   bool TakeConstant(std::string_view word, JsonValue* value) {
@@ -203,9 +202,9 @@ class Reader {
         ++at_;
       }
       out->append(text_.substr(run, at_ - run));
-      if (at_ == text_.size()) return Error("a string without end");
+      if (at_ == text_.size()) return Error("unterminated string");
       if (Take("\"")) return {};
-      if (text_[at_] != '\\') return Error("a raw control character in a string");
+      if (text_[at_] != '\\') return Error("unescaped control character in a string");
       ++at_;
       DSV4_RETURN_IF_ERROR(ReadEscape(out));
     }
@@ -219,7 +218,7 @@ class Reader {
       out->push_back(kBytes[i]);
       return {};
     }
-    if (name != 'u') return Error("an unknown escape");
+    if (name != 'u') return Error("unknown escape");
     ++at_;
     uint32_t code;
     if (!ReadHex(&code)) return Error("a \\u escape without four hexadecimal digits");
@@ -254,7 +253,7 @@ class Reader {
       DSV4_RETURN_IF_ERROR(ReadValue(depth + 1, &value->items.emplace_back()));
       SkipSpace();
       if (Take("]")) return {};
-      if (!Take(",")) return Error("no ',' or ']' after an element");
+      if (!Take(",")) return Error("expected ',' or ']' after an element");
     }
   }
 
@@ -269,11 +268,11 @@ class Reader {
       JsonMember& member = value->members.emplace_back();
       DSV4_RETURN_IF_ERROR(ReadString(&member.key));
       SkipSpace();
-      if (!Take(":")) return Error("no ':' after a key");
+      if (!Take(":")) return Error("expected ':' after a key");
       DSV4_RETURN_IF_ERROR(ReadValue(depth + 1, &member.value));
       SkipSpace();
       if (Take("}")) break;
-      if (!Take(",")) return Error("no ',' or '}' after a member");
+      if (!Take(",")) return Error("expected ',' or '}' after a member");
     }
     DropRepeatedKeys(value);
     return {};

@@ -1,5 +1,5 @@
-// The tolerant parser. One loop: in every state only a few tags mean anything; bytes up to the next of them
-// are text of that state. Decisions depend on the bytes alone, never on how they were split.
+// The tolerant parser. In every state only a few tags have a meaning; bytes up to the next of them are text of that
+// state. Decisions depend on the bytes alone, never on how the input was split.
 #include "dsv4/output_parser.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct TagText {
   Tag tag;
 };
 
-// No text is the beginning of another one of the same table.
+// No text is a prefix of another text of the same table.
 constexpr std::array<TagText, 6> kReasoningTags = {{{kEos, Tag::kEos},
                                                     {kEndThink, Tag::kEndThink},
                                                     {kCallsBegin, Tag::kCallsBegin},
@@ -61,7 +61,7 @@ constexpr std::array<TagText, 9> kBlockTags = {{{kEos, Tag::kEos},
                                                 {kCallsEnd, Tag::kCallsEnd},
                                                 {kSpacedCallsEnd, Tag::kCallsEnd}}};
 constexpr std::array<TagText, 2> kNameTags = {{{kEos, Tag::kEos}, {"\"", Tag::kQuote}}};
-// A key ends where the rest of its tag follows, so it may hold quotes.
+// The rest of its tag ends a key, so a key may contain quotes.
 constexpr std::array<TagText, 4> kKeyTags = {{{kEos, Tag::kEos},
                                               {"\" string=\"true\">", Tag::kStringKey},
                                               {"\" string=\"false\">", Tag::kJsonKey},
@@ -76,7 +76,7 @@ constexpr std::array<TagText, 6> kValueTags = {{{kEos, Tag::kEos},
 enum class State : uint8_t {
   kReasoning,
   kContent,
-  kBlock,  // in the tool calls, outside names, keys and values
+  kBlock,  // in the tool calls, outside of names, keys and values
   kName,   // of a call
   kKey,    // of a parameter
   kStringValue,
@@ -99,7 +99,7 @@ class OutputParser::Impl {
       TakeText(std::string_view(held_).substr(at, scan.text_length));
       at += scan.text_length;
       if (scan.tag == nullptr) break;  // the rest may become a tag
-      // A value's closer is read again as a tag of the block.
+      // The closer of a value is read again, as a tag of the block.
       if (scan.tag->tag != Tag::kCloser) at += scan.tag->text.size();
       TakeTag(scan.tag->tag);
     }
@@ -122,7 +122,7 @@ class OutputParser::Impl {
  private:
   struct Scan {
     size_t text_length;  // bytes that belong to no tag
-    const TagText* tag;  // what follows them; null: nothing yet
+    const TagText* tag;  // the tag after them; null: none yet
   };
 
   std::span<const TagText> Tags() const {
@@ -150,7 +150,7 @@ class OutputParser::Impl {
   Scan ScanTags(std::string_view text) const {
     const std::span<const TagText> tags = Tags();
     for (size_t i = 0; i < text.size(); ++i) {
-      if (text[i] != '<' && text[i] != '"') continue;  // every tag begins with one of them
+      if (text[i] != '<' && text[i] != '"') continue;  // every tag begins with one of the two
       const std::string_view rest = text.substr(i);
       for (const TagText& tag : tags) {
         if (tag.tag == Tag::kThink && text.find_first_not_of('\n') < i) continue;  // not at the start
@@ -186,7 +186,7 @@ class OutputParser::Impl {
     }
   }
 
-  // Newlines at the start are dropped; others wait for what follows them.
+  // Drops newlines at the start. Holds other newlines back until more text follows.
   void TakeProse(std::string_view text) {
     if (at_start_) text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
     if (text.empty()) return;
@@ -258,7 +258,7 @@ class OutputParser::Impl {
     if (tag == Tag::kThink) {
       think_taken_ = true;
     } else if (tag == Tag::kEndThink) {
-      if (state_ == State::kContent) return;  // a stray one
+      if (state_ == State::kContent) return;  // an unmatched </think>
       newlines_ = 0;
       state_ = State::kContent;
       at_start_ = true;
@@ -320,7 +320,7 @@ class OutputParser::Impl {
     call_open_ = call_skipped_ = false;
   }
 
-  // The text ends here, whatever was open.
+  // Ends the text here, with whatever is open.
   void EndText() {
     FlushNewlines();
     message_.cut_off = call_open_ || state_ == State::kName;
@@ -334,7 +334,7 @@ class OutputParser::Impl {
   }
 
   void EmitArguments(std::string_view text) {
-    if (!call_open_) return;  // of a call without a name
+    if (!call_open_) return;  // the call has no name
     Emit(OutputDelta::Kind::kToolCallArguments, text);
     message_.tool_calls.back().arguments += text;
   }
@@ -351,10 +351,10 @@ class OutputParser::Impl {
   }
 
   State state_;
-  std::string held_;          // the beginning of what may become a tag
-  bool at_start_ = true;      // nothing but newlines yet, in the reasoning or content
+  std::string held_;          // the beginning of a possible tag
+  bool at_start_ = true;      // only newlines so far, in the reasoning or content
   bool think_taken_ = false;  // "<think>" at the start of the reasoning
-  size_t newlines_ = 0;       // read but not handed out
+  size_t newlines_ = 0;       // newlines held back
   std::string name_, key_, json_;
   bool call_open_ = false;
   bool call_skipped_ = false;  // inside a call without a name

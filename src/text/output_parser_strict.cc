@@ -1,4 +1,4 @@
-// The strict parser: what the official encoder accepts as a completion.
+// The strict parser: it accepts the completions that the official encoder accepts.
 #include <algorithm>
 #include <initializer_list>
 #include <set>
@@ -50,7 +50,7 @@ class StrictParser {
  private:
   Status Error(std::string_view what) const { return InvalidArgument(StrCat(what, " (byte ", at_, ")")); }
 
-  // The text up to the first of the stops, which is read too and put into *stop.
+  // Reads the text up to the first of the stops, and that stop into *stop.
   Result<std::string> ReadUntil(std::initializer_list<std::string_view> stops, std::string_view* stop) {
     size_t first = std::string_view::npos;
     for (const std::string_view candidate : stops) {
@@ -71,7 +71,7 @@ class StrictParser {
     return read;
   }
 
-  // Behind a tag's name nothing but ">\n" may come before the next tag.
+  // After a tag's name only ">\n" may come before the next tag.
   Status ReadTagEnd(std::initializer_list<std::string_view> stops, std::string_view* stop) {
     const size_t begin = at_;
     DSV4_ASSIGN_OR_RETURN(const std::string between, ReadUntil(stops, stop));
@@ -111,7 +111,7 @@ class StrictParser {
     return {};
   }
 
-  //  name="K" string="true|false">V<   with the shortest K
+  // name="K" string="true|false">V<   with the shortest K
   Status ReadParameter(std::set<std::string>* keys, std::string* arguments) {
     const size_t begin = at_;
     std::string_view stop;
@@ -131,7 +131,7 @@ class StrictParser {
     const std::string_view value = rest.substr(key_end + (is_string ? kTrue : kFalse).size());
     if (!keys->insert(key).second) {
       at_ = begin;
-      return Error(StrCat("parameter \"", key, "\" stands there twice"));
+      return Error(StrCat("parameter \"", key, "\" occurs twice"));
     }
     *arguments += keys->size() > 1 ? ", \"" : "\"";
     AppendJsonEscaped(key, arguments);

@@ -21,7 +21,7 @@ bool IsCjk(uint32_t code) { return (code >= 0x4E00 && code <= 0x9FA5) || (code >
 struct Char {
   uint32_t code;
   CharClass char_class;
-  size_t end;  // offset behind it
+  size_t end;  // offset after it
 };
 
 class Scanner {
@@ -71,7 +71,7 @@ class Scanner {
   }
 
   void SplitWords(size_t begin, size_t end) {
-    bool in_gap = false;  // characters that nothing matches join into one piece
+    bool in_gap = false;  // unmatched characters are joined into one piece
     while (begin < end) {
       const size_t match = MatchWord(begin, end);
       if (match == begin) {
@@ -87,8 +87,7 @@ class Scanner {
     if (in_gap) ends_->push_back(end);
   }
 
-  // The end of what kWordPattern matches at `at` in the piece that ends at `end`; `at` where it matches
-  // nothing.
+  // The end of kWordPattern's match at `at` in the piece that ends at `end`; `at` if there is no match.
   size_t MatchWord(size_t at, size_t end) const {
     const Char c = CharAt(at);
     const Char next = c.end < end ? CharAt(c.end) : Char{0, CharClass::kOther, c.end};
@@ -108,7 +107,7 @@ class Scanner {
   }
 
   size_t MatchSpace(size_t at, size_t end) const {
-    size_t stop = at, last = at, after_line_end = at;  // last: where the run's last character begins
+    size_t stop = at, last = at, after_line_end = at;  // last: where the last character of the run begins
     int count = 0;
     while (stop < end) {
       const Char c = CharAt(stop);
@@ -119,7 +118,7 @@ class Scanner {
       if (count < 2) ++count;
     }
     if (after_line_end != at) return after_line_end;
-    return stop == end || count == 1 ? stop : last;  // the last one is left to lead the next word
+    return stop == end || count == 1 ? stop : last;  // the last one leads the next word
   }
 
   template <typename Pred>

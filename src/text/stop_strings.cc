@@ -5,8 +5,7 @@
 
 namespace dsv4 {
 
-// Every stop string has its own Knuth-Morris-Pratt automaton: `state` is how many of its bytes the text ends
-// with.
+// Every stop string has its own Knuth-Morris-Pratt automaton: `state` is how many of its bytes the text ends with.
 Result<StopMatcher> StopMatcher::Create(std::vector<std::string> stops) {
   StopMatcher matcher;
   for (std::string& stop : stops) {

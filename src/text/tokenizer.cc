@@ -30,7 +30,7 @@ std::string Quoted(std::string_view text) {
   return out + "\"";
 }
 
-// RepairUtf8 of the ranges and of what lies between them, each by itself, so that the ranges can move along.
+// Repairs the ranges and the texts between them separately with RepairUtf8, so that the ranges stay correct.
 std::string RepairWithRanges(std::string_view text, std::vector<TextRange>* ranges) {
   std::string out;
   size_t at = 0;
@@ -44,9 +44,9 @@ std::string RepairWithRanges(std::string_view text, std::vector<TextRange>* rang
   return out += RepairUtf8(text.substr(at));
 }
 
-// The finder's tokens in text[begin, end), but those that touch a literal range, in order.
+// The finder's tokens in text[begin, end), in order, except tokens that touch a literal range.
 void FindIn(const TokenFinder& finder, std::string_view text, TextRange part, std::span<const TextRange> literal,
-            std::vector<AddedTokenPlace>* places) {
+            std::vector<AddedTokenMatch>* places) {
   auto next = std::partition_point(literal.begin(), literal.end(),
                                    [&](const TextRange& range) { return range.end <= part.begin; });
   for (size_t at = part.begin; at < part.end;) {
@@ -74,7 +74,7 @@ struct Tokenizer::Impl {
     return std::string_view(bytes).substr(offsets[i], offsets[i + 1] - offsets[i]);
   }
 
-  void Find(std::string_view text, std::span<const TextRange> literal, std::vector<AddedTokenPlace>* places) const;
+  void Find(std::string_view text, std::span<const TextRange> literal, std::vector<AddedTokenMatch>* places) const;
   void EncodeText(std::string_view text, BpeEncoder* bpe, std::vector<size_t>* ends, std::vector<TokenId>* ids) const;
 
   std::string bytes;            // of all tokens, in the order of their ids
@@ -91,8 +91,8 @@ struct Tokenizer::Impl {
 };
 
 Status Tokenizer::Impl::PlaceTokens(const TokenizerFile& file, std::vector<std::string>* texts_of) {
-  // A token may stand in the vocabulary and among the added ones, under the same id: so there are at least
-  // half as many ids as entries, and ids without a gap stay below their number.
+  // A token may be in the vocabulary and among the added ones, with the same id. So there are at least half as many ids
+  // as entries. If there are no gaps, every id is below the number of entries.
   const size_t limit = file.vocab.size() + file.added_tokens.size();
   std::vector<std::string>& texts = *texts_of;
   texts.resize(limit);
@@ -103,7 +103,7 @@ Status Tokenizer::Impl::PlaceTokens(const TokenizerFile& file, std::vector<std::
     if (i >= limit) return DataLoss(StrCat("added_tokens: id ", token.id, " leaves a gap below it"));
     if (kinds[i] != TokenKind::kNone) return DataLoss(StrCat("added_tokens: two tokens have the id ", token.id));
     if (!contents.try_emplace(token.content, token.id).second) {
-      return DataLoss(StrCat("added_tokens: ", Quoted(token.content), " stands there twice"));
+      return DataLoss(StrCat("added_tokens: ", Quoted(token.content), " occurs twice"));
     }
     texts[i] = token.content;
     kinds[i] = token.special ? TokenKind::kSpecial : TokenKind::kAdded;
@@ -197,13 +197,13 @@ Status Tokenizer::Impl::AddConfig(const TokenizerConfig& config) {
   return find("eos_token", config.eos_token, &eos_token_id);
 }
 
-// Those of the second pass lie between those of the first.
+// Matches of the second pass are in the texts between the matches of the first.
 void Tokenizer::Impl::Find(std::string_view text, std::span<const TextRange> literal,
-                           std::vector<AddedTokenPlace>* places) const {
-  std::vector<AddedTokenPlace> first;
+                           std::vector<AddedTokenMatch>* places) const {
+  std::vector<AddedTokenMatch> first;
   FindIn(first_pass, text, {0, text.size()}, literal, &first);
   size_t at = 0;
-  for (const AddedTokenPlace& place : first) {
+  for (const AddedTokenMatch& place : first) {
     FindIn(second_pass, text, {at, place.range.begin}, literal, places);
     places->push_back(place);
     at = place.range.end;
@@ -227,7 +227,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir) {
   const std::string path = model_dir + "/tokenizer.json", config_path = model_dir + "/tokenizer_config.json";
-  if (!FileExists(path)) return NotFound(StrCat(path, " does not exist; -m wants a folder with the model's tokenizer"));
+  if (!FileExists(path)) return NotFound(StrCat(path, " does not exist; give -m a folder with the model's tokenizer"));
   DSV4_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kMaxFileBytes));
   if (IsLfsPointer(json)) return DataLoss(StrCat(path, " is ", kFetchFromLfs));
   std::string config_json;
@@ -260,8 +260,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view tokenize
 
 int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(impl_->kinds.size()); }
 
-std::vector<AddedTokenPlace> Tokenizer::FindAddedTokens(std::string_view text, const EncodeOptions& options) const {
-  std::vector<AddedTokenPlace> places;
+std::vector<AddedTokenMatch> Tokenizer::FindAddedTokens(std::string_view text, const EncodeOptions& options) const {
+  std::vector<AddedTokenMatch> places;
   if (options.recognize_added_tokens) impl_->Find(text, options.literal, &places);
   return places;
 }
@@ -276,7 +276,7 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, const EncodeOption
   std::vector<size_t> ends;
   BpeEncoder bpe(impl_->merges, impl_->byte_ids);
   size_t at = 0;
-  for (const AddedTokenPlace& place : FindAddedTokens(text, options)) {
+  for (const AddedTokenMatch& place : FindAddedTokens(text, options)) {
     impl_->EncodeText(text.substr(at, place.range.begin - at), &bpe, &ends, &ids);
     ids.push_back(place.id);
     at = place.range.end;

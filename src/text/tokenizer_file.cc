@@ -19,7 +19,7 @@ const JsonValue& NullJson() {
   return null;
 }
 
-// A value with its path for messages; a member that is missing reads as null.
+// A value with its path for messages. A missing member reads as null.
 struct Field {
   const JsonValue& value;
   std::string path;
@@ -52,7 +52,7 @@ struct Field {
     DSV4_RETURN_IF_ERROR(Expect(value.is_object(), "an object"));
     for (const JsonMember& member : value.members) {
       if (std::find(names.begin(), names.end(), member.key) == names.end()) {
-        return Unsupported(StrCat(path, path.empty() ? "" : ".", member.key, " is not a field that dsv4 knows"));
+        return Unsupported(StrCat(path, path.empty() ? "" : ".", member.key, " is an unknown field"));
       }
     }
     return {};
@@ -97,7 +97,7 @@ Status CheckPreTokenizer(const Field& field) {
   return bytes.Get("use_regex").ExpectFalse();
 }
 
-// As post-processor and as decoder, ByteLevel uses none of its flags for ids or text.
+// As post-processor and as decoder, ByteLevel ignores its flags for ids and text.
 Status CheckByteLevel(const Field& field) {
   DSV4_RETURN_IF_ERROR(field.ExpectMembers({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
   return field.Get("type").ExpectText("ByteLevel");
@@ -173,7 +173,7 @@ Status ReadModel(const Field& field, TokenizerFile* file) {
   return {};
 }
 
-// A token of tokenizer_config.json: null, a text, or an object with the text as "content".
+// A token of tokenizer_config.json: null, a text, or an object with the text in "content".
 Status ReadConfigToken(const Field& field, std::string* token) {
   if (field.value.is_null()) return {};
   const Field text = field.value.is_object() ? field.Get("content") : field;
@@ -215,7 +215,7 @@ Result<TokenizerConfig> ReadTokenizerConfig(std::string_view json) {
   DSV4_ASSIGN_OR_RETURN(const JsonValue value, ParseFile(json));
   if (!value.is_object()) return DataLoss(StrCat("the file holds ", JsonKindName(value), ", not an object"));
   const Field root{value, ""};
-  // The chat encoding writes BOS itself; a tokenizer that adds another would not be this one.
+  // The chat encoding writes BOS itself, so a tokenizer that also adds it is refused.
   DSV4_RETURN_IF_ERROR(root.Get("add_bos_token").ExpectFalseOrNone());
   DSV4_RETURN_IF_ERROR(root.Get("add_eos_token").ExpectFalseOrNone());
   TokenizerConfig config;

@@ -1,5 +1,5 @@
-// tokenizer.json and tokenizer_config.json, read and checked: whatever differs from what the tokenizer's code
-// does is refused by the name of its field.
+// Reads and checks tokenizer.json and tokenizer_config.json. Anything that the tokenizer's code does not implement is
+// refused, with the name of its field.
 #pragma once
 
 #include <string>
@@ -25,11 +25,11 @@ struct TokenizerFile {
   std::vector<std::pair<std::string, std::string>> merges;  // in the byte-level alphabet; rank is the index
 };
 
-// Checks each field for itself; what several fields say together (ids, merges) is the caller's to check.
+// Checks each field alone. The caller checks what several fields must agree on (ids, merges).
 Result<TokenizerFile> ReadTokenizerFile(std::string_view json);
 
 struct TokenizerConfig {
-  std::string bos_token;  // "" where there is none
+  std::string bos_token;  // "": none
   std::string eos_token;
 };
 Result<TokenizerConfig> ReadTokenizerConfig(std::string_view json);

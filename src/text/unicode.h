@@ -1,5 +1,5 @@
-// Character classes of the pre-tokenizer's patterns. The table is the reference tokenizer's own
-// (tools/text/make_unicode_tables.py), so that newly assigned characters split as they do there.
+// Character classes of the pre-tokenizer's patterns. The table comes from the reference tokenizer
+// (tools/text/make_unicode_tables.py), so that newly assigned characters are split as there.
 #pragma once
 
 #include <array>
@@ -24,10 +24,10 @@ struct CharRange {
   CharClass char_class;
 };
 
-// In order, without overlaps; everything else is kOther.
+// Sorted, without overlaps. Every other code point is kOther.
 std::span<const CharRange> CharRanges();
 
-// One byte per code point: a lookup is one load.
+// One byte per code point, so that a lookup is one load.
 class CharClassTable {
  public:
   static const CharClassTable& Get();

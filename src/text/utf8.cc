@@ -7,7 +7,7 @@ Utf8Step NextUtf8(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[i])); };
   const uint32_t lead = byte(0);
   if (lead < 0x80) return {Kind::kCharacter, lead, 1};
-  // Bounds of the second byte keep out overlong forms, surrogates and what lies above U+10FFFF.
+  // Bounds of the second byte exclude overlong forms, surrogates and code points above U+10FFFF.
   uint32_t low = 0x80, high = 0xBF, code = 0;
   size_t length = 0;
   if (lead >= 0xC2 && lead <= 0xDF) {

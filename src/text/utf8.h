@@ -1,5 +1,5 @@
-// UTF-8, one step at a time, with the treatment of broken bytes that Unicode recommends: each maximal part
-// that could have begun a character counts as one error (Python's errors="replace", Rust's from_utf8_lossy).
+// UTF-8, one step at a time. Broken bytes are treated as Unicode recommends: each maximal part that could begin a
+// character is one error (Python's errors="replace", Rust's from_utf8_lossy).
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct Utf8Step {
 // The step at the start of `text`, which must not be empty.
 Utf8Step NextUtf8(std::string_view text);
 
-// The code point at the start of `text`: valid UTF-8, not empty. Sets *length to its bytes.
+// Returns the code point at the start of `text` (valid UTF-8, not empty). Sets *length to its number of bytes.
 inline uint32_t DecodeValidUtf8(std::string_view text, size_t* length) {
   const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[i])); };
   const uint32_t lead = byte(0);
@@ -45,17 +45,17 @@ inline uint32_t DecodeValidUtf8(std::string_view text, size_t* length) {
   return (lead & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
 }
 
-// Appends a code point (at most U+10FFFF, no surrogate).
+// Appends a code point (up to U+10FFFF, no surrogate).
 void AppendUtf8(uint32_t code, std::string* out);
 
-// Offset of the first broken byte; text.size() where there is none.
+// Offset of the first broken byte; text.size() if there is none.
 size_t ValidUtf8Prefix(std::string_view text);
 
-// Appends the whole characters of *held to *out, U+FFFD for broken parts, and leaves the beginning of a
-// character, if any, in *held.
+// Appends the whole characters of *held to *out, with U+FFFD for broken parts. An incomplete character at the end stays
+// in *held.
 void DrainUtf8(std::string* held, std::string* out);
 
-// `text` with broken parts replaced, a cut end included.
+// Returns `text` with U+FFFD for broken parts, an incomplete end included.
 std::string RepairUtf8(std::string_view text);
 
 }  // namespace dsv4

@@ -221,7 +221,7 @@ TEST(ChatRender, ContentCanBeKeptFromMakingSpecialTokens) {
                              w + R"("}}],
         "response_format": {"type": "json_schema", "x": ")" +
                              w + R"("}, "thinking": true})";
-    return *RenderPromptWithPlaces(*ParseChatRequest(json), ChatDialect::kV40731);
+    return *RenderPromptWithRanges(*ParseChatRequest(json), ChatDialect::kV40731);
   };
   const auto added = [](const RenderedPrompt& p, SpecialTokensInContent how) {
     std::vector<TokenId> ids = V4().Encode(p.text, EncodeOptionsOf(p, how));
@@ -411,9 +411,9 @@ TEST(ChatRender, RefusesFieldsOnTheWrongRole) {
           "messages[0]: task belongs on a user or assistant message");
   refused(Request(R"({"role": "developer", "content": ""})"), "messages[0]: a developer message needs content");
   refused(Request(R"({"role": "system", )" + tools + "}", tools),
-          "tools: given both for the request and on the system message");
+          "tools: given for the request and on the system message; give them once");
   refused(Request(R"({"role": "system", "response_format": {"a": 1}})", R"("response_format": {"a": 1})"),
-          "response_format: given both for the request and on the system message");
+          "response_format: given for the request and on the system message; give it once");
 }
 
 }  // namespace

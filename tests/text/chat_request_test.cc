@@ -86,7 +86,7 @@ TEST(ChatRequest, RefusalsNameTheField) {
   const auto more = [&](const std::string& fields, const std::string& error) {
     refused(R"({"messages": [], )" + fields + "}", error);
   };
-  refused("", "not valid JSON: the text ends where a value should be at byte 0");
+  refused("", "not valid JSON: the text ends before a value at byte 0");
   refused("[]", "expected a JSON object, found an array");
   refused("{}", "messages is missing");
   refused(R"({"messages": "hi"})", "messages: expected an array, found \"hi\"");

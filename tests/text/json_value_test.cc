@@ -65,7 +65,8 @@ TEST(JsonValue, RefusesWhatIsNoJson) {
         "\"\\x\"", "\"\\u12\"", "nul", "[1] 2", "tru",        "\"\xFF\"", "Nan",       "\"\\"}) {
     EXPECT_FALSE(ParseJsonValue(text).ok()) << text;
   }
-  EXPECT_EQ(ParseJsonValue("[1 2]").status().message(), "not valid JSON: no ',' or ']' after an element at byte 3");
+  EXPECT_EQ(ParseJsonValue("[1 2]").status().message(),
+            "not valid JSON: expected ',' or ']' after an element at byte 3");
 }
 
 TEST(JsonValue, PythonConstantsCanBeRefused) {

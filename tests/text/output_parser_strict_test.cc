@@ -79,7 +79,7 @@ TEST(StrictParser, Parameters) {
   Accept(call(parameter("b", "false", "unchecked")), false, "||f({\"b\": unchecked})");
   Accept(call(parameter("a\"b", "true", "")), false, "||f({\"a\\\"b\": \"\"})");
   Accept(call(parameter("中", "true", "文")), false, "||f({\"中\": \"文\"})");
-  Reject(call(parameter("a", "true", "") + parameter("a", "true", "")), false, "parameter \"a\" stands there twice");
+  Reject(call(parameter("a", "true", "") + parameter("a", "true", "")), false, "parameter \"a\" occurs twice");
   Reject(call(parameter("a", "maybe", "")), false, "expected name=");
   Reject(call("<｜DSML｜parameter name=\"a\">1</｜DSML｜parameter>\n"), false, "expected name=");
   Reject(call("<｜DSML｜parameter name=\"a\" string=\"true\">1</｜DSML｜parameter>"), false,

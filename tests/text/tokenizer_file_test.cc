@@ -38,7 +38,7 @@ constexpr StatusCode kOther = StatusCode::kUnsupported;
 constexpr StatusCode kBad = StatusCode::kDataLoss;
 
 TEST(TokenizerFile, RefusesTextThatIsNoObject) {
-  ExpectRefused("", kBad, "not valid JSON: the text ends where a value should be at byte 0");
+  ExpectRefused("", kBad, "not valid JSON: the text ends before a value at byte 0");
   ExpectRefused("[]", kBad, "an array, not an object");
   ExpectRefused("{\"version\": \"1.0\xFF\"}", kBad, "broken UTF-8 at byte 16");
   const std::string whole = SmallFile().Text();
@@ -49,7 +49,7 @@ TEST(TokenizerFile, RefusesOtherKindsOfTokenizer) {
   ExpectRefused([](SmallFile& f) { f.version = "\"2.0\""; }, kOther, "version is \"2.0\", expected \"1.0\"");
   ExpectRefused([](SmallFile& f) { f.truncation = "{}"; }, kOther, "truncation is an object, expected null");
   ExpectRefused([](SmallFile& f) { f.padding = "{}"; }, kOther, "padding is an object, expected null");
-  ExpectRefused([](SmallFile& f) { f.extra = R"(, "novelty": 1)"; }, kOther, "novelty is not a field");
+  ExpectRefused([](SmallFile& f) { f.extra = R"(, "novelty": 1)"; }, kOther, "novelty is an unknown field");
   ExpectRefused([](SmallFile& f) { f.normalizer = R"({"type": "NFC"})"; }, kOther, "normalizer.type is \"NFC\"");
   ExpectRefused([](SmallFile& f) { f.normalizer = R"({"type": "Sequence", "normalizers": [{"type": "NFC"}]})"; },
                 kOther, "normalizer.normalizers is an array, expected an empty array");
@@ -74,7 +74,7 @@ TEST(TokenizerFile, RefusesOtherPreTokenizers) {
   ExpectRefused([](SmallFile& f) { f.splits = Replaced(f.splits, "false", "true"); }, kOther,
                 "pretokenizers[0].invert is true, expected false");
   ExpectRefused([](SmallFile& f) { f.splits = Replaced(f.splits, "Regex", "String"); }, kOther,
-                "pretokenizers[0].pattern.String is not a field");
+                "pretokenizers[0].pattern.String is an unknown field");
   ExpectRefused([](SmallFile& f) { f.splits = Replaced(f.splits, "\"Split\"", "\"Digits\""); }, kOther,
                 "pretokenizers[0].type is \"Digits\"");
   ExpectRefused([](SmallFile& f) { f.byte_level = Replaced(f.byte_level, "false", "true"); }, kOther,
@@ -97,7 +97,7 @@ TEST(TokenizerFile, RefusesOtherModels) {
   flag(R"("fuse_unk": true)", "model.fuse_unk is true, expected false");
   flag(R"("byte_fallback": true)", "model.byte_fallback is true, expected false");
   flag(R"("ignore_merges": true)", "model.ignore_merges is true, expected false");
-  flag(R"("surprise": 1)", "model.surprise is not a field");
+  flag(R"("surprise": 1)", "model.surprise is an unknown field");
 }
 
 TEST(TokenizerFile, RefusesVocabulariesThatLie) {
@@ -140,7 +140,7 @@ TEST(TokenizerFile, RefusesAddedTokensThatLie) {
   added("262", "100", kBad, "model.vocab: two tokens have the id 100");
   added("262", "1000", kBad, "added_tokens: id 1000 leaves a gap below it");
   added("262", "-5", kOther, "added_tokens[1].id is -5, expected a token id");
-  added("<think>>", "<think>", kBad, "added_tokens: \"<think>\" stands there twice");
+  added("<think>>", "<think>", kBad, "added_tokens: \"<think>\" occurs twice");
   added("\"<think>\"", "\"\"", kOther, "added_tokens[1].content is \"\", expected a text");
   added("\"single_word\": false", "\"single_word\": true", kOther,
         "added_tokens[0].single_word is true, expected false");

@@ -1,5 +1,5 @@
-// Rounding of vectors to block formats and back ("simulated quantisation"), as the model was trained with
-// (reference: DeepSeek's inference code, docs/dev/model.md) or as W4A4 inference does (docs/dev/model.md).
+// Rounding of vectors to block formats and back ("simulated quantisation"): as in the model's training (reference:
+// DeepSeek's inference code, docs/dev/model.md), or as in W4A4 inference (docs/dev/model.md).
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ inline int Fp4ScaleExponent(const float* x, int64_t n) {
   return CeilLog2(largest / kE2m1Max);
 }
 
-// y[i] = E4M3(x[i] / s) * s in blocks of `block`, each with its own s. y may be x.
+// y[i] = E4M3(x[i] / s) * s in blocks of `block`; each block has its own s. y may be x.
 inline void RoundToFp8Blocks(const float* x, float* y, int64_t n, int64_t block) {
   for (int64_t b = 0; b < n; b += block) {
     const int64_t size = std::min(block, n - b);
@@ -38,8 +38,9 @@ inline void RoundToFp8Blocks(const float* x, float* y, int64_t n, int64_t block)
 }
 
 // y[i] = E2M1(x[i] / (sb * s)) * sb * s with s = max|x| / (6 * 448) over the row and sb = E4M3(max|x in block| / (6 s))
-// per 16. The global scale is taken from this row, now: a checkpoint's static `input_scale` can be so small that sb
-// leaves E4M3's range (docs/dev/numerics.md). A row that holds a NaN becomes NaN: E2M1 has no code for it. y may be x.
+// per 16. The global scale s is computed from this row: with a checkpoint's static `input_scale`, which can be very
+// small, sb may leave E4M3's range (docs/dev/numerics.md). A row with a NaN becomes all NaN, because E2M1 has no NaN. y
+// may be x.
 inline void RoundToNvfp4(const float* x, float* y, int64_t n) {
   float largest = 0.0f;
   bool has_nan = false;
@@ -52,7 +53,7 @@ inline void RoundToNvfp4(const float* x, float* y, int64_t n) {
     return;
   }
   const float global = largest / (kE2m1Max * kE4m3Max);
-  if (!(global >= 0x1p-126f)) {  // a row of zeros (or so small that the scale itself would vanish)
+  if (!(global >= 0x1p-126f)) {  // all zeros, or so small that the scale would underflow
     std::fill(y, y + n, 0.0f);
     return;
   }
@@ -68,15 +69,16 @@ inline void RoundToNvfp4(const float* x, float* y, int64_t n) {
 
 inline constexpr int64_t kIntegerBlockSize = 32;
 
-// The largest integer of one, two or three bytes from -128 to 127: 127, 32639, 8355711.
+// The largest integer of one, two or three bytes whose digits are in -128 .. 127: 127, 32639, 8355711.
 constexpr int32_t LargestInteger(int bytes) { return bytes == 1 ? 127 : 127 + 256 * LargestInteger(bytes - 1); }
 
-// Integers q[i] of one block and its scale: x[i] is about q[i] * scale, |q[i]| <= LargestInteger(bytes), to nearest,
-// ties to even. The scale is max|x| / LargestInteger; for three bytes, where a product with it would round as much as q
-// does, the smallest power of two that fits. A block below 2^-100 becomes zeros; one with a NaN or an infinity zeros
-// times NaN.
+// Returns the scale of one block and writes its integers q[i]: x[i] is about q[i] * scale, |q[i]| <=
+// LargestInteger(bytes), rounded to nearest, ties to even. One or two bytes: scale = max|x| / LargestInteger. Three
+// bytes: a product with that scale would round as much as q does, so the scale is the smallest power of two that fits.
+// A block whose max|x| is below 2^-100 becomes zeros. A block with a NaN or an infinity becomes zeros with a NaN scale.
 inline float QuantiseToIntegers(const float* x, int64_t n, int bytes, int32_t* q) {
-  int32_t largest_bits = 0;  // of |x|: as integers they compare as the numbers do, and a NaN is above all
+  // of |x|: compared as integers they have the order of the numbers, and a NaN is the largest
+  int32_t largest_bits = 0;
   for (int64_t i = 0; i < n; ++i) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
   const float largest = std::bit_cast<float>(largest_bits);
   const int32_t most = LargestInteger(bytes);

@@ -17,7 +17,7 @@ inline uint16_t F32ToBf16(float x) {
 
 inline float RoundToBf16(float x) { return Bf16ToF32(F32ToBf16(x)); }
 
-// Elements of unaligned arrays (tensors of a mapped file).
+// Reads an element of an unaligned array (a tensor of a mapped file).
 template <typename T>
 T LoadUnaligned(const void* p, int64_t index) {
   T value;

@@ -14,7 +14,7 @@ inline constexpr float kE2m1Values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0
 
 inline float E2m1ToF32(uint8_t code) { return kE2m1Values[code & 15]; }
 
-// Rounds to nearest, ties to the even code; beyond 6 saturates. NaN has no code: the caller keeps it out.
+// Rounds to nearest, ties to the even code; values beyond 6 saturate. NaN has no code: the caller must exclude it.
 inline uint8_t F32ToE2m1(float x) {
   const float a = std::fabs(x);
   const uint8_t sign = std::signbit(x) ? 8 : 0;

@@ -14,11 +14,11 @@ inline float E4m3ToF32(uint8_t code) {
   const uint32_t sign = static_cast<uint32_t>(code & 0x80u) << 24;
   const uint32_t magnitude = code & 0x7Fu;
   if (magnitude == 0x7F) return std::bit_cast<float>(sign | 0x7FC00000u);
-  // Placed in a float's exponent and mantissa, the code is 2^-120 times its value, subnormals included.
+  // In a float's exponent and mantissa the code is 2^-120 times its value, subnormals included.
   return std::bit_cast<float>(sign | (magnitude << 20)) * 0x1p120f;
 }
 
-// Rounds to nearest, ties to even; beyond 448 saturates; NaN becomes NaN.
+// Rounds to nearest, ties to even; values beyond 448 saturate; NaN becomes NaN.
 inline uint8_t F32ToE4m3(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint8_t sign = static_cast<uint8_t>((bits >> 24) & 0x80u);

@@ -1,4 +1,4 @@
-// One weight of a QuantTensor, decoded: the definition that every kernel is tested against.
+// The decoded value of one weight of a QuantTensor: the definition that every kernel is tested against.
 #pragma once
 
 #include "tensor/codec/bf16.h"
@@ -14,7 +14,7 @@ inline float Fp8BlockScale(const QuantTensor& w, int64_t n, int64_t k) {
   return w.scale_dtype == DType::kF32 ? LoadUnaligned<float>(w.block_scale, i) : E8m0ToF32(w.block_scale[i]);
 }
 
-// Block scale of element [n, k] (1 for unquantised formats); the global scale is not in it.
+// Block scale of element [n, k] (1 for unquantised formats), without the global scale.
 inline float BlockScale(const QuantTensor& w, int64_t n, int64_t k) {
   switch (w.format) {
     case WeightFormat::kF32:
