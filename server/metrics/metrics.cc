@@ -16,7 +16,7 @@ constexpr std::array kTokens = {1.0,     2.0,      5.0,      10.0,     20.0,    
                                 200.0,   500.0,    1000.0,   2000.0,   5000.0,   10000.0, 20000.0,
                                 50000.0, 100000.0, 200000.0, 500000.0, 1000000.0};
 
-// "rank 3 (behind layer 5): ...", "GPU 1 sent nothing ...": the number; "": it names none.
+// Returns the rank that a failure names: "rank 3 (after layer 5): ...", "GPU 1 sent nothing ..."; "" if it names none.
 std::string RankNamedBy(const std::string& what) {
   for (const std::string_view name : {"rank ", "GPU "}) {
     if (!what.starts_with(name)) continue;
@@ -64,7 +64,7 @@ Metrics::Metrics(std::string model_name, int num_ranks)
       step_tokens_(kTokens),
       request_prompt_(kTokens),
       request_generated_(kTokens) {
-  // From the beginning, so that a rate sees the first failure.
+  // Set at the start, so that a rate sees the first failure.
   for (int rank = 0; rank < num_ranks; ++rank) device_failures_[std::to_string(rank)] = 0;
   if (num_ranks > 1) device_failures_["unknown"] = 0;
 }
@@ -147,7 +147,7 @@ Metrics::Totals Metrics::totals() const {
   return {prompt_tokens_, generation_tokens_, prefix_queries_, prefix_hits_};
 }
 
-// Where a name is vLLM's, so is what it means and its help.
+// Metrics with vLLM's names have vLLM's meaning and help text.
 std::string Metrics::Render(const Gauges& g) const {
   const std::lock_guard lock(mutex_);
   MetricsPage page(model_label_);
@@ -199,9 +199,9 @@ void Metrics::RenderDrafts(MetricsPage* page) const {
               drafts_.accepted_at);
   by_position("dsv4_spec_decode_num_draft_tokens_per_pos_total", "Draft tokens per draft position.",
               drafts_.drafted_at);
-  page->Counter("dsv4_decode_steps_total", "Steps of decoding, with drafts or without.", drafts_.steps);
+  page->Counter("dsv4_decode_steps_total", "Decode steps, with and without drafts.", drafts_.steps);
   page->Head("dsv4_spec_decode_seconds_total", "counter",
-             "Time of drafting, of steps that hold drafts, and of other decoding.");
+             "Seconds spent on drafting, on steps that verify drafts, and on other decode steps.");
   page->Value("dsv4_spec_decode_seconds_total", ",phase=\"draft\"", drafts_.draft_s);
   page->Value("dsv4_spec_decode_seconds_total", ",phase=\"verify\"", drafts_.verify_s);
   page->Value("dsv4_spec_decode_seconds_total", ",phase=\"rest\"", drafts_.rest_s);
@@ -224,19 +224,23 @@ void Metrics::RenderHistograms(MetricsPage* page) const {
   render(step_tokens_, "vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.");
   render(request_prompt_, "vllm:request_prompt_tokens", "Number of prefill tokens processed.");
   render(request_generated_, "vllm:request_generation_tokens", "Number of generation tokens processed.");
-  render(decode_step_, "dsv4_decode_step_seconds", "Steps without prompts.");
+  render(decode_step_, "dsv4_decode_step_seconds", "Histogram of seconds per step without prompt tokens.");
 }
 
 void Metrics::RenderPrefixCache(const Gauges& g, MetricsPage* page) const {
-  page->Counters("dsv4_prefix_hit_total", "Sequences that go on from the prefix cache, by place.", "place", hits_);
-  page->Counters("dsv4_prefix_miss_total", "Sequences that found nothing in the prefix cache, by reason.", "reason",
-                 misses_);
-  page->Head("dsv4_prefix_cuts", "gauge", "Points that prompts can go on from, by place.");
-  page->Value("dsv4_prefix_cuts", ",place=\"memory\"", static_cast<double>(g.cuts_in_memory));
-  page->Value("dsv4_prefix_cuts", ",place=\"disk\"", static_cast<double>(g.cuts_on_disk));
-  page->Counter("dsv4_prefix_evictions_total", "Cuts that made room in memory.", evictions_);
-  page->Counters("dsv4_kv_disk_total", "Files of KV by what happened to them.", "event", kv_disk_);
-  page->Head("dsv4_kv_bytes", "gauge", "Bytes of KV by use.");
+  page->Counters("dsv4_prefix_hit_total", "Sequences that continue from a cached prefix, by its place.", "place",
+                 hits_);
+  page->Counters("dsv4_prefix_miss_total", "Sequences without a cached prefix, by reason.", "reason", misses_);
+  const auto prefixes = [&](const char* name, const char* help) {
+    page->Head(name, "gauge", help);
+    page->Value(name, ",place=\"memory\"", static_cast<double>(g.cuts_in_memory));
+    page->Value(name, ",place=\"disk\"", static_cast<double>(g.cuts_on_disk));
+  };
+  prefixes("dsv4_cached_prefixes", "Cached prefixes that prompts can continue from, by place.");
+  prefixes("dsv4_prefix_cuts", "Deprecated: use dsv4_cached_prefixes.");
+  page->Counter("dsv4_prefix_evictions_total", "Cached prefixes removed from memory to make room.", evictions_);
+  page->Counters("dsv4_kv_disk_total", "KV files on disk, by event.", "event", kv_disk_);
+  page->Head("dsv4_kv_bytes", "gauge", "Bytes of KV memory, by use.");
   page->Value("dsv4_kv_bytes", ",use=\"running\"", static_cast<double>(g.kv_used_bytes));
   page->Value("dsv4_kv_bytes", ",use=\"kept\"", static_cast<double>(g.kv_kept_bytes));
   page->Value("dsv4_kv_bytes", ",use=\"budget\"", static_cast<double>(g.kv_budget_bytes));
@@ -244,47 +248,54 @@ void Metrics::RenderPrefixCache(const Gauges& g, MetricsPage* page) const {
 }
 
 void Metrics::RenderExperts(MetricsPage* page) const {
-  page->Head("dsv4_experts", "gauge", "Routed experts of all layers by the memory that holds them.");
+  page->Head("dsv4_experts", "gauge", "Routed experts of all layers, by the memory that holds them.");
   const int64_t on_device = experts_.experts - experts_.on_host - experts_.on_disk;
   page->Value("dsv4_experts", ",place=\"device\"", static_cast<double>(on_device));
   page->Value("dsv4_experts", ",place=\"host\"", static_cast<double>(experts_.on_host));
   page->Value("dsv4_experts", ",place=\"disk\"", static_cast<double>(experts_.on_disk));
   page->Gauge("dsv4_expert_host_bytes", "Bytes of experts in host memory.", static_cast<double>(experts_.host_bytes));
-  page->Counter("dsv4_expert_choices_total", "Experts that tokens chose.", experts_.chosen);
-  page->Counter("dsv4_expert_hits_total", "Of them, those in the device's memory.", experts_.chosen_resident);
-  page->Counter("dsv4_expert_fetched_bytes_total", "Bytes of experts in host memory that passes needed, once a pass.",
+  page->Counter("dsv4_expert_choices_total", "Experts chosen by tokens.", experts_.chosen);
+  page->Counter("dsv4_expert_hits_total", "Chosen experts that were in GPU memory.", experts_.chosen_resident);
+  page->Counter("dsv4_expert_fetched_bytes_total",
+                "Bytes of experts in host memory that forward passes used, counted once per pass.",
                 experts_.fetched_bytes);
   page->Counter("dsv4_expert_wait_seconds_total",
-                "Time that prompts waited for experts on their way to the device; decode never does.",
-                experts_.wait_seconds);
-  page->Counter("dsv4_expert_evictions_total", "Experts that left the device for busier ones.", experts_.swaps);
-  page->Counter("dsv4_expert_moved_bytes_total", "Bytes that were copied for that beside the steps, both ways.",
+                "Seconds that prompts waited for experts to reach the GPU; decode never waits.", experts_.wait_seconds);
+  page->Counter("dsv4_expert_evictions_total", "Experts moved out of GPU memory to make room for busier ones.",
+                experts_.swaps);
+  page->Counter("dsv4_expert_moved_bytes_total", "Bytes copied for such moves while steps ran, in both directions.",
                 experts_.moved_bytes);
-  page->Counter("dsv4_expert_cpu_total", "Experts in host memory that the CPU computed, each once a pass.",
+  page->Counter("dsv4_expert_cpu_total", "Experts in host memory computed by the CPU, counted once per pass.",
                 experts_.cpu_experts);
-  page->Counter("dsv4_expert_cpu_seconds_total", "Time that this took.", experts_.cpu_seconds);
-  page->Counter("dsv4_expert_disk_bytes_total", "Bytes of experts that passes needed and only the files had.",
+  page->Counter("dsv4_expert_cpu_seconds_total", "Seconds that the CPU spent on experts.", experts_.cpu_seconds);
+  page->Counter("dsv4_expert_disk_bytes_total", "Bytes of experts that forward passes read from the model files.",
                 experts_.disk_bytes);
-  page->Counter("dsv4_expert_disk_seconds_total", "Time that passes waited for these.", experts_.disk_seconds);
+  page->Counter("dsv4_expert_disk_seconds_total",
+                "Seconds that forward passes waited for experts from the model files.", experts_.disk_seconds);
 }
 
 void Metrics::RenderServer(const Gauges& g, MetricsPage* page) const {
-  page->Gauge("dsv4_max_gap_seconds", "The bound of the time between two tokens (0: none).", g.max_gap_s);
-  page->Counter("dsv4_gaps_over_bound_total", "Times between two tokens beyond it.", gaps_over_bound_);
-  page->Gauge("dsv4_admission_limit", "Sequences that may run within it, by the measured times.", g.admission_limit);
-  page->Counters("dsv4_device_failures_total", "Failures of devices, by the rank that is to blame.", "rank",
+  page->Gauge("dsv4_max_gap_seconds", "Limit for the seconds between two tokens of a sequence (0: no limit).",
+              g.max_gap_s);
+  page->Counter("dsv4_gaps_over_bound_total", "Gaps between two tokens that exceeded dsv4_max_gap_seconds.",
+                gaps_over_bound_);
+  page->Gauge("dsv4_admission_limit", "Sequences that may run within dsv4_max_gap_seconds, by measured step times.",
+              g.admission_limit);
+  page->Counters("dsv4_device_failures_total", "Device failures, by the rank that caused them.", "rank",
                  device_failures_);
-  page->Counter("dsv4_device_restarts_total", "Times that all devices were opened anew and the model loaded again.",
-                device_restarts_);
-  page->Gauge("dsv4_draining", "1 while the server finishes what it has begun and takes nothing new.",
+  page->Counter("dsv4_device_restarts_total",
+                "Number of times that all devices were reopened and the model was loaded again.", device_restarts_);
+  page->Gauge("dsv4_draining", "1 while the server finishes its requests and refuses new ones.",
               g.draining ? 1.0 : 0.0);
-  page->Counters("dsv4_rejected_total", "Requests refused before they were queued, by reason.", "reason", rejections_);
+  page->Counters("dsv4_rejected_total", "Requests refused before they entered the queue, by reason.", "reason",
+                 rejections_);
   page->Gauge("dsv4_connections", "Open connections.", g.connections);
-  page->Gauge("dsv4_body_bytes", "Bytes held for the bodies of requests.", g.body_bytes);
-  page->Counter("dsv4_log_lines_dropped_total", "Lines of the log that nobody read in time.", g.log_lines_dropped);
-  page->Counters("dsv4_spans_total", "Spans by what became of them.", "result",
+  page->Gauge("dsv4_body_bytes", "Bytes of memory held for request bodies.", g.body_bytes);
+  page->Counter("dsv4_log_lines_dropped_total", "Log lines dropped because their reader was too slow.",
+                g.log_lines_dropped);
+  page->Counters("dsv4_spans_total", "Trace spans, by result.", "result",
                  {{"sent", g.spans_sent}, {"dropped", g.spans_dropped}});
-  page->Head("dsv4_http_requests_total", "counter", "HTTP requests by route and status.");
+  page->Head("dsv4_http_requests_total", "counter", "HTTP requests, by route and status.");
   for (const auto& [key, count] : http_) {
     page->Value(
         "dsv4_http_requests_total",
@@ -292,7 +303,7 @@ void Metrics::RenderServer(const Gauges& g, MetricsPage* page) const {
         static_cast<double>(count));
   }
   const BuildInfo build = GetBuildInfo();
-  page->Head("dsv4_build_info", "gauge", "The program: version, commit, compiler.");
+  page->Head("dsv4_build_info", "gauge", "Version, commit and compiler of the program.");
   page->Value("dsv4_build_info",
               "," + MetricsPage::Label("version", build.version) + "," + MetricsPage::Label("commit", build.commit) +
                   "," + MetricsPage::Label("compiler", build.compiler),

@@ -1,4 +1,4 @@
-// What the GPU can place of a kernel that is launched in clusters.
+// The number of thread block clusters that a GPU runs at once.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace dsv4 {
 
-// Clusters of `blocks` blocks, `threads` threads and `shared_bytes` of dynamic shared memory each, that the current
-// device runs at once, of a grid of `grid` blocks; 0: none. Allows the kernel what it needs for them: more than 48 KiB,
-// more than 8 blocks. Asked once per device, kernel and number of blocks.
+// Returns how many clusters of `blocks` blocks the current device runs at once, for a grid of `grid` blocks. Each block
+// has `threads` threads and `shared_bytes` of dynamic shared memory. 0: none. Raises the kernel's limits as needed:
+// more than 48 KiB, more than 8 blocks. The answer is cached per device, kernel and number of blocks.
 int MaxActiveClusters(const ExecContext& ctx, const void* kernel, int blocks, int grid, int threads,
                       size_t shared_bytes);
 

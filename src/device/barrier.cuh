@@ -19,15 +19,15 @@ __device__ __forceinline__ bool ElectLane() {
 
 // ---- mbarriers ----
 
-// By one thread; behind BarrierInitFence visible to bulk copies, and to the cluster behind ClusterArriveRelaxed and
-// ClusterWait.
+// Call by one thread. After BarrierInitFence the barrier is visible to bulk copies; after ClusterArriveRelaxed and
+// ClusterWait also to the cluster.
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 __device__ __forceinline__ void BarrierInitFence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// One arrival: this phase ends when `bytes` have come.
+// One arrival: this phase ends when `bytes` have arrived.
 __device__ __forceinline__ void BarrierExpect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -49,7 +49,7 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// The same for what other blocks of the cluster send.
+// The same for data that other blocks of the cluster send.
 __device__ __forceinline__ void BarrierWaitCluster(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred q;\nAGAIN%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 q, [%0], %1;\n"
@@ -57,7 +57,7 @@ __device__ __forceinline__ void BarrierWaitCluster(uint32_t barrier, uint32_t pa
       "r"(parity)
       : "memory");
 }
-// A barrier that never completes is a bug: better an error than a hung GPU.
+// Traps if the barrier does not complete: that is a bug, and an error is better than a hung GPU.
 __device__ __forceinline__ void BarrierWaitOrTrap(uint32_t barrier, uint32_t parity) {
   for (uint32_t tries = 0; !BarrierTryWait(barrier, parity); ++tries) {
     if (tries > (1u << 24)) __trap();
@@ -69,7 +69,7 @@ __device__ __forceinline__ void BarrierWaitOrTrap(uint32_t barrier, uint32_t par
 __device__ __forceinline__ void ClusterArrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-// Orders nothing but what BarrierInitFence orders, and so waits for no store or load in front of it.
+// Orders only what BarrierInitFence orders, so it does not wait for earlier stores or loads.
 __device__ __forceinline__ void ClusterArriveRelaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -77,14 +77,15 @@ __device__ __forceinline__ void ClusterWait() { asm volatile("barrier.cluster.wa
 
 // ---- bulk copies: 16-byte aligned, a multiple of 16 bytes ----
 
-// From memory, counted at `barrier`. What threads of this kernel write there needs a fence.proxy.async in front.
+// From global memory, counted at `barrier`. If threads of this kernel wrote the source, they need a fence.proxy.async
+// before this.
 __device__ __forceinline__ void BulkLoad(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// With a policy of L2: what is read once a step leaves it before what is read again (activations, tables, code). The
-// values are what createpolicy.fractional makes.
+// With an L2 policy: data that a step reads once is evicted before data that is read again (activations, tables, code).
+// createpolicy.fractional returns these values.
 constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1000000000000000;
 __device__ __forceinline__ void BulkLoad(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
                                          uint64_t policy) {
@@ -100,12 +101,12 @@ __device__ __forceinline__ void BulkStore(void* to, uint32_t from, uint32_t byte
                : "memory");
 }
 __device__ __forceinline__ void BulkCommit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until all but the calling thread's last kPending groups of bulk stores have read their shared memory.
+// Waits until all groups of bulk stores except the last kPending have read their shared memory. For the calling thread.
 template <int kPending>
 __device__ __forceinline__ void BulkWaitRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-// Until they are complete.
+// Waits until the groups are complete.
 __device__ __forceinline__ void BulkWait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // Orders this thread's writes to shared memory before later asynchronous reads of it.
 __device__ __forceinline__ void FenceAsyncShared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

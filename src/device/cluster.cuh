@@ -1,7 +1,7 @@
-// Messages between the blocks of a cluster, without barriers of the whole cluster: a message is a store into another
-// block's shared memory that counts its bytes down on an mbarrier there (st.async); who waits for it reads local
-// memory. A block must not end before every message to it has come, nor send into memory that its owner may still be
-// reading: exchanges in which every block waits for every other, one after the other, give both.
+// Messages between the blocks of a cluster, without barriers of the whole cluster. A message is a store into another
+// block's shared memory that counts its bytes down on an mbarrier there (st.async), so the receiver polls local memory.
+// Requires: a block does not end before every message to it has arrived. It does not send into memory that the owner
+// may still read. A sequence of exchanges in which every block waits for every other block meets both requirements.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,9 +16,9 @@ namespace dsv4::gpu {
 struct ClusterBarrier {
   uint64_t word;
 
-  // By one thread; then BarrierInitFence, and a barrier of the cluster before the first message.
+  // Call by one thread. Then call BarrierInitFence and a cluster barrier before the first message.
   __device__ void Init(int arrivals) { BarrierInit(SharedAddress(&word), arrivals); }
-  // One arrival: this phase ends when `bytes` have come.
+  // One arrival: this phase ends when `bytes` have arrived.
   __device__ void Expect(uint32_t bytes) { BarrierExpect(SharedAddress(&word), bytes); }
   // The same on the barrier of block `rank`.
   __device__ void ExpectAt(int rank, uint32_t bytes) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ uint32_t ClusterAddress(uint32_t address, uint32_t ra
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
-// Counts 16 bytes at `barrier`, which lies in the same block as `address`.
+// Counts 16 bytes at `barrier`, which is in the same block as `address`.
 __device__ __forceinline__ void StoreToCluster(uint32_t address, float4 v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
@@ -45,7 +45,7 @@ __device__ __forceinline__ void StoreToCluster(uint32_t address, float4 v, uint3
       : "memory");
 }
 
-// 16 bytes into `to`, as block `rank` has it, counted on that block's `barrier`.
+// Writes 16 bytes to `to` in block `rank`, counted on that block's `barrier`.
 __device__ __forceinline__ void Send(const void* to, uint4 message, ClusterBarrier& barrier, int rank) {
   asm volatile(
       "{\n.reg .b32 at, bar;\nmapa.shared::cluster.u32 at, %0, %6;\nmapa.shared::cluster.u32 bar, %1, %6;\n"
@@ -62,9 +62,9 @@ __device__ __forceinline__ uint4 Message(uint64_t a, uint64_t b) {
 __device__ __forceinline__ uint64_t First(uint4 m) { return static_cast<uint64_t>(m.y) << 32 | m.x; }
 __device__ __forceinline__ uint64_t Second(uint4 m) { return static_cast<uint64_t>(m.w) << 32 | m.z; }
 
-// Sums of whole numbers over a warp; every lane gets them.
+// Integer sums over a warp; every lane gets the result.
 __device__ __forceinline__ uint32_t WarpAdd(uint32_t x) { return __reduce_add_sync(0xFFFFFFFFu, x); }
-__device__ __forceinline__ uint64_t WarpAdd(uint64_t x) {  // 27 bits and 32 lanes make 32
+__device__ __forceinline__ uint64_t WarpAdd(uint64_t x) {  // sums of 27 bits over 32 lanes fit in 32 bits
   constexpr uint32_t kPart = (1u << 27) - 1;
   const uint32_t low = WarpAdd(static_cast<uint32_t>(x) & kPart),
                  middle = WarpAdd(static_cast<uint32_t>(x >> 27) & kPart),
@@ -72,7 +72,7 @@ __device__ __forceinline__ uint64_t WarpAdd(uint64_t x) {  // 27 bits and 32 lan
   return low + (static_cast<uint64_t>(middle) << 27) + (static_cast<uint64_t>(high) << 54);
 }
 
-// Over this and the lower lanes.
+// The sum over this lane and the lower ones.
 template <typename T>
 __device__ __forceinline__ T WarpPrefix(T x) {
   const int lane = static_cast<int>(threadIdx.x % 32);

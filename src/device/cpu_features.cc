@@ -54,8 +54,8 @@ Status CheckCpuIsa() {
 
 namespace {
 
-// Half-float conversions: a name that clang's __builtin_cpu_supports does not know. (The operating system's part of it
-// is AVX's, which avx2 includes.)
+// F16C: half-float conversions. clang's __builtin_cpu_supports does not know this name. (It needs the same support of
+// the operating system as AVX, and avx2 includes that.)
 bool HasF16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
@@ -70,7 +70,7 @@ bool HasAmxTiles() {
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvx512Bf16) != 0;
 }
 
-// Linux keeps the 8 KiB of tile registers from a process until it asks (kernel documentation, arch/x86/xstate).
+// Linux withholds the 8 KiB of tile registers until a process requests them (kernel documentation, arch/x86/xstate).
 bool MayUseTiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

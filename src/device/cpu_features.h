@@ -8,29 +8,29 @@
 
 namespace dsv4 {
 
-// What kernels are compiled for, each more than the one before.
+// Instruction sets that kernels are compiled for. Each includes the previous ones.
 enum class CpuIsa : uint8_t { kGeneric, kAvx2, kAvx512, kAvx512Vnni, kAmx };
 
-// The largest set that kernels may use: DSV4_CPU_ISA (docs/env.md), else the last.
+// The largest set that kernels may use: DSV4_CPU_ISA (docs/env.md), else no limit.
 CpuIsa CpuIsaLimit();
 
-// kInvalidArgument when DSV4_CPU_ISA is no name of a set, or one that this machine lacks.
+// kInvalidArgument: DSV4_CPU_ISA is not the name of a set. kUnsupported: this machine lacks that set.
 Status CheckCpuIsa();
 
-// AVX2, FMA and F16C together (x86-64-v3): what the "avx2" kernels are compiled for. False beyond the limit.
+// The "avx2" kernels need AVX2, FMA and F16C (x86-64-v3). False for sets above the limit.
 bool CpuHasAvx2();
 
-// AVX-512 F, BW, VL and DQ besides (x86-64-v4 without CD): what the "avx512" kernels are compiled for. The same.
+// The "avx512" kernels also need AVX-512 F, BW, VL and DQ (x86-64-v4 without CD). False for sets above the limit.
 bool CpuHasAvx512();
 
-// VNNI (8-bit integer dot products) besides: the "avx512vnni" kernels. The same.
+// The "avx512vnni" kernels also need VNNI (8-bit integer dot products). False for sets above the limit.
 bool CpuHasAvx512Vnni();
 
-// AMX tiles of BF16 and AVX-512 BF16 besides, and the operating system's leave to use them, which this asks for: the
-// "amx" kernels. The same.
+// The "amx" kernels also need AMX tiles of BF16 and AVX-512 BF16, and the operating system's permission, which this
+// requests. False for sets above the limit.
 bool CpuHasAmx();
 
-// "avx2 fma f16c avx512f ...": those of the machine that are known to this build, for --version.
+// "avx2 fma f16c avx512f ...": the features of this machine that this build knows, for --version.
 std::string CpuFeatureList();
 
 }  // namespace dsv4

@@ -30,7 +30,7 @@ double BestSeconds(const Fn& fn) {
   return best;
 }
 
-// What a measuring loop leaves behind: the compiler must believe that somebody reads it.
+// Keeps the compiler from removing a measuring loop whose result is unused.
 template <typename T>
 void Keep(const T& value) {
   asm volatile("" : : "r"(&value) : "memory");
@@ -46,7 +46,7 @@ void ReadPlain(const uint8_t* p, int64_t bytes) {
   Keep(sum);
 }
 
-constexpr int kChains = 12;  // independent sums: two units of four cycles want eight at least
+constexpr int kChains = 12;  // independent sums: two units with a latency of four cycles need at least eight
 constexpr int64_t kSteps = int64_t{1} << 21;
 
 void FmaPlain() {

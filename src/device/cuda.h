@@ -1,4 +1,4 @@
-// What the rest of the library may ask about CUDA, whether or not this build has it.
+// The library's interface to CUDA, in builds with and without CUDA.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace dsv4 {
 
-inline constexpr int64_t kGpuScratchBytes = int64_t{768} << 20;  // of a GPU's memory, for ops
+inline constexpr int64_t kGpuScratchBytes = int64_t{768} << 20;  // of GPU memory, for ops
 
-// "cuda" or "cuda:N". kUnsupported: built without CUDA, no driver, no such GPU, or a GPU that the kernels in this build
-// do not run on; kInvalidArgument: not a number behind the colon.
+// Opens "cuda" or "cuda:N". kUnsupported: built without CUDA, no driver, no such GPU, or a GPU that this build has no
+// kernels for. kInvalidArgument: no number after the colon.
 Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name);
 
-// OpenCopyQueue of a GPU.
+// OpenCopyQueue for a GPU.
 std::unique_ptr<CopyQueue> OpenCudaCopyQueue(Device& device);
 
 }  // namespace dsv4

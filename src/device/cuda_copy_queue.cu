@@ -62,7 +62,7 @@ class CudaCopyQueue : public CopyQueue {
     const OnGpu on(index_);
     const cudaError_t error = cudaEventQuery(EventOf(mark));
     if (error == cudaErrorNotReady) {
-      cudaGetLastError();  // an answer, not a failure
+      cudaGetLastError();  // not ready is an answer, not a failure
       return false;
     }
     Note(error);
@@ -85,16 +85,16 @@ class CudaCopyQueue : public CopyQueue {
   }
 
  private:
-  // Around a wait, in the order of the device's work.
+  // The events before and after a wait, in the order of the device's work.
   struct Interval {
     cudaEvent_t begin = nullptr, end = nullptr;
   };
 
-  // Later marks are behind earlier ones.
+  // Only the last kMarks marks have an event. An older mark gets the event of the oldest kept one, which is later.
   cudaEvent_t EventOf(int64_t mark) const {
     return marks_[static_cast<size_t>(std::max(mark, last_ - kMarks + 1) % kMarks)];
   }
-  // Nulls: this one is not measured.
+  // Null events: this wait is not measured.
   Interval BeginWait() {
     if (waits_.size() == kMostWaits) (void)waited_seconds();
     if (waits_.size() == kMostWaits) return {};
@@ -111,11 +111,11 @@ class CudaCopyQueue : public CopyQueue {
     return wait;
   }
   void Note(cudaError_t error) const {
-    if (error != cudaSuccess) NoteCudaError(ctx_, error, "copy beside work");
+    if (error != cudaSuccess) NoteCudaError(ctx_, error, "copy queue");
   }
 
-  static constexpr int64_t kMarks = 8;  // that are kept
-  // that have not been looked at: a pass has one for each part that is fetched
+  static constexpr int64_t kMarks = 8;  // marks that are kept
+  // waits not evaluated yet: a pass has one for each part that is fetched
   static constexpr size_t kMostWaits = 8192;
 
   const int index_;

@@ -19,22 +19,22 @@ namespace dsv4 {
 
 namespace {
 
-// A call of the runtime, its error noted.
+// Records the error of a CUDA runtime call.
 bool Ok(FaultLog& faults, cudaError_t error, const char* what) {
   if (error == cudaSuccess) return true;
   faults.Note(what, cudaGetErrorString(error));
   return false;
 }
 
-// What kernels were allowed, GPU by GPU, which the driver keeps until the GPU is reset.
+// Limits that kernels were granted, per GPU. The driver keeps them until the GPU is reset.
 std::mutex limits_mutex;
 std::map<std::pair<int, const void*>, size_t> shared_limits;       // by GPU and kernel
 std::map<std::tuple<int, const void*, int>, int> active_clusters;  // by GPU, kernel and blocks of a cluster
 
-// Devices of this process on a GPU: ranks may share one.
+// Devices of this process on one GPU: several ranks may share a GPU.
 struct Users {
   int count = 0;
-  bool failed = false;  // one of them
+  bool failed = false;  // at least one of them
 };
 std::mutex users_mutex;
 std::map<int, Users> users;  // by GPU
@@ -44,7 +44,7 @@ void AddUser(int gpu) {
   ++users[gpu].count;
 }
 
-// After some errors every call to a GPU fails until all that this process has on it is given up.
+// After some errors every call to a GPU fails until this process releases everything that it has on that GPU.
 void ResetIfBroken(int gpu) {
   cudaGetLastError();
   if (cudaDeviceSynchronize() == cudaSuccess) return;
@@ -55,7 +55,7 @@ void ResetIfBroken(int gpu) {
   std::erase_if(active_clusters, [gpu](const auto& entry) { return std::get<0>(entry.first) == gpu; });
 }
 
-// The last one clears up behind those that failed: what is left on a GPU when it is reset is gone.
+// The last user resets the GPU if a user failed: a reset destroys everything on the GPU.
 void RemoveUser(int gpu, bool failed) {
   const std::lock_guard lock(users_mutex);
   Users& u = users[gpu];
@@ -65,7 +65,7 @@ void RemoveUser(int gpu, bool failed) {
   users.erase(gpu);
 }
 
-// Reads `count` 16-byte words; the sum keeps the compiler from leaving the reads out.
+// Reads `count` 16-byte words; the sum keeps the compiler from removing the reads.
 __global__ void ReadKernel(const uint4* data, size_t count, uint32_t* sink) {
   uint32_t sum = 0;
   const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
@@ -83,7 +83,7 @@ __global__ void ReadKernel(const uint4* data, size_t count, uint32_t* sink) {
 
 class CudaRecording : public Recording {
  public:
-  // `faults` is the device's: a recording does not outlive it.
+  // `faults` belongs to the device: a recording does not outlive it.
   CudaRecording(int index, cudaGraphExec_t exec, cudaStream_t stream, int64_t num_kernels, FaultLog& faults)
       : index_(index), exec_(exec), stream_(stream), num_kernels_(num_kernels), faults_(faults) {}
   ~CudaRecording() override {
@@ -154,13 +154,13 @@ class CudaDevice : public Device {
     const OnGpu on(index_);
     Ok(cudaFreeHost(p), "cudaFreeHost");
   }
-  // Registered, not allocated by the runtime: pages of 2 MiB are made and pinned several times as fast.
+  // Registered instead of allocated by the runtime: pages of 2 MiB are made and pinned several times as fast.
   void* AllocateHost(int64_t bytes) override {
     const OnGpu on(index_);
     const size_t n = (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + kHugePage - 1) / kHugePage * kHugePage;
     void* const p = std::aligned_alloc(kHugePage, n);
     if (p == nullptr) return nullptr;
-    (void)::madvise(p, n, MADV_HUGEPAGE);  // a wish; speed only
+    (void)::madvise(p, n, MADV_HUGEPAGE);  // a hint, for speed only
     void* on_device = nullptr;
     if (cudaHostRegister(p, n, cudaHostRegisterPortable | cudaHostRegisterMapped) == cudaSuccess) {
       if (cudaHostGetDevicePointer(&on_device, p, 0) == cudaSuccess && on_device == p) return p;
@@ -240,7 +240,7 @@ class CudaDevice : public Device {
     const auto at = marks_.find(mark);
     if (at == marks_.end()) return true;
     const cudaError_t state = cudaEventQuery(at->second);
-    if (state == cudaErrorNotReady) cudaGetLastError();  // an answer, not a failure of the GPU
+    if (state == cudaErrorNotReady) cudaGetLastError();  // not ready is an answer, not a failure of the GPU
     return state != cudaErrorNotReady;
   }
   std::unique_ptr<Recording> Record(const std::function<void()>& work) override {
@@ -255,7 +255,7 @@ class CudaDevice : public Device {
     cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
     cudaGraphDestroy(graph);
     if (made == cudaSuccess) made = cudaGraphUpload(exec, stream_);  // takes its memory now, not at the first launch
-    if (made == cudaErrorMemoryAllocation) {                         // an answer, not a failure of the GPU
+    if (made == cudaErrorMemoryAllocation) {  // out of memory is an answer, not a failure of the GPU
       if (exec != nullptr) cudaGraphExecDestroy(exec);
       cudaGetLastError();
       return nullptr;
@@ -293,7 +293,7 @@ class CudaDevice : public Device {
     const OnGpu on(index_);
     if (scratch_ == nullptr) {
       Ok(cudaMalloc(&scratch_, kGpuScratchBytes), "no memory for the ops' scratch space");
-      // NaNs, should an op use what it did not write. (Some load ahead what they then do not use.)
+      // NaNs, in case an op uses memory that it did not write. (Some ops load values ahead that they do not use.)
       Ok(cudaMemsetAsync(scratch_, 0xFF, kGpuScratchBytes, stream_), "scratch space");
     }
     return {.pool = pool,
@@ -325,7 +325,7 @@ class CudaDevice : public Device {
   mutable FaultLog faults_;
   cudaStream_t stream_;
   void* scratch_ = nullptr;
-  int64_t hidden_ = 0;  // of its memory, that LimitMemory keeps from everybody
+  int64_t hidden_ = 0;  // bytes that LimitMemory withholds
   int64_t last_mark_ = 0;
   std::map<int64_t, cudaEvent_t> marks_;
   std::vector<cudaEvent_t> free_events_;
@@ -393,7 +393,7 @@ GpuInfo DescribeGpu() {
   GpuInfo gpu = {.arch = 10 * get(cudaDevAttrComputeCapabilityMajor) + get(cudaDevAttrComputeCapabilityMinor),
                  .multiprocessors = get(cudaDevAttrMultiProcessorCount),
                  .shared_bytes = get(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
-  constexpr size_t kWholeMultiprocessor = 120 * 1024;  // more than half of its shared memory
+  constexpr size_t kWholeMultiprocessor = 120 * 1024;  // more than half of a multiprocessor's shared memory
   if (gpu.arch < 90 || gpu.shared_bytes < static_cast<int64_t>(kWholeMultiprocessor)) return gpu;
   for (const int blocks : {16, 8}) {
     if (gpu.cluster_blocks == 0 && MaxActiveClusters({}, reinterpret_cast<const void*>(ProbeKernel), blocks, blocks,
@@ -409,7 +409,7 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {
     const char* end = name.data() + name.size();
     const auto parsed = std::from_chars(name.data() + 5, end, index);
     if (parsed.ec != std::errc() || parsed.ptr != end || index < 0) {
-      return InvalidArgument(StrCat("device '", name, "': expected cuda or cuda:N with one GPU's number"));
+      return InvalidArgument(StrCat("device '", name, "': expected cuda, or cuda:N with the number of one GPU"));
     }
   } else if (name == "cuda:") {
     return InvalidArgument("device 'cuda:': the GPU's number is missing; use cuda or cuda:0");

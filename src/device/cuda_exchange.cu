@@ -28,7 +28,8 @@ __device__ uint64_t ProbePattern(int from, int to, int64_t i) {
 
 enum ProbeResult : int32_t { kProbeOk = 0, kProbeNothing = 1, kProbeWrong = 2 };
 
-// Block p of rank r: writes patterns into p's memory, says so by a flag behind them, and reads what p wrote here.
+// Block p of rank r writes patterns into p's memory and then sets a flag there. It waits for p's flag and checks what p
+// wrote here.
 __global__ void ProbeLinks(ExchangeMemory m, int rank, int64_t count, int64_t num_words, int64_t flags_at,
                            int32_t* result) {
   const int peer = static_cast<int>(blockIdx.x);
@@ -152,7 +153,7 @@ class GpuExchange : public Exchange {
 
   Status Rewind() override { return Clear(0); }
 
-  // All ranks' counters are alike.
+  // The counters of all ranks are equal.
   Status RewindInTime() override {
     if (transport() != ExchangeTransport::kWords) return {};
     const Rank& first = ranks_.front();
@@ -216,7 +217,7 @@ class GpuExchange : public Exchange {
   }
 
  private:
-  // Memory of zeros, where no tag is right, and counters of `base` exchanges.
+  // Clears the memory to zeros, which match no tag, and sets the counters to `base` collectives.
   Status Clear(uint32_t base) {
     for (Rank& r : ranks_) {
       const OnGpu on(r.gpu.index);
@@ -242,7 +243,8 @@ class GpuExchange : public Exchange {
     ExchangeState* state = nullptr;
     cudaEvent_t queued = nullptr;
     uint64_t num_copies = 0;
-    // Of what is sent early: the stream of the copies, their end, how often, and that number in the GPU's memory.
+    // For data that is sent early: the stream of the copies, the event at their end, their number, and that number in
+    // GPU memory.
     cudaStream_t copies = nullptr;
     cudaEvent_t ended = nullptr;
     uint64_t early = 0;
@@ -268,7 +270,7 @@ class GpuExchange : public Exchange {
     DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaEventCreateWithFlags(&r.ended, cudaEventDisableTiming), gpu, "event"));
     DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamCreateWithFlags(&r.copies, cudaStreamNonBlocking), gpu, "stream"));
     DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMalloc(&r.early_count, 8), gpu, "exchange memory"));
-    // A pool of its own: only this memory is mapped to the peers, not every allocation of the program.
+    // A separate pool: only this memory is mapped into the peers, not every allocation of the program.
     cudaMemPoolProps properties = {};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
@@ -294,7 +296,7 @@ class GpuExchange : public Exchange {
     return StatusOfCuda(cudaStreamSynchronize(Stream(r)), gpu, "exchange memory");
   }
 
-  // Every pair in both directions at once. Ends by itself.
+  // Probes every pair in both directions at once. Ends by itself, also if a link is broken.
   Status Probe() {
     const int64_t words = std::min(room_.elements, kProbeBytes / 8);
     std::vector<int32_t*> results(ranks_.size());

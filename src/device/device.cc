@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kAlignment = 256;
 constexpr size_t kHugePage = size_t{1} << 21;
 
-// The host's own memory: every call is done when it returns.
+// The host's memory: every call is done when it returns.
 class CpuDevice : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::kCpu; }
@@ -30,7 +30,7 @@ class CpuDevice : public Device {
     const size_t alignment = wanted >= kHugePage ? kHugePage : kAlignment;
     const size_t rounded = (wanted + alignment - 1) / alignment * alignment;
     void* p = std::aligned_alloc(alignment, rounded);
-    if (p != nullptr && alignment == kHugePage) (void)::madvise(p, rounded, MADV_HUGEPAGE);  // a wish; speed only
+    if (p != nullptr && alignment == kHugePage) (void)::madvise(p, rounded, MADV_HUGEPAGE);  // a hint, for speed only
     return p;
   }
   void Free(void* p) override { std::free(p); }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostGpus = 1024;
 
-// A whole number below kMostGpus, and nothing else.
+// Parses a whole number from 0 to kMostGpus - 1 and nothing else.
 std::optional<int> Number(std::string_view text) {
   int value = 0;
   const char* end = text.data() + text.size();
@@ -42,7 +42,7 @@ Result<std::vector<std::string>> Repeated(const std::string& name, const std::st
   return std::vector<std::string>(static_cast<size_t>(*n), device);
 }
 
-// "0,2", "0-3": numbers of GPUs.
+// "0,2", "0-3": GPU numbers.
 Result<std::vector<int>> Gpus(const std::string& name, std::string_view list) {
   std::vector<int> gpus;
   while (true) {
@@ -53,7 +53,7 @@ Result<std::vector<int>> Gpus(const std::string& name, std::string_view list) {
     if (!first || !last) return Unknown(name);
     if (*last < *first) {
       return InvalidArgument(
-          StrCat("device '", name, "': the range ", part, " runs backwards; use ", *last, "-", *first));
+          StrCat("device '", name, "': the range ", part, " is in descending order; use ", *last, "-", *first));
     }
     for (int gpu = *first; gpu <= *last; ++gpu) gpus.push_back(gpu);
     if (part.size() == list.size()) return gpus;
@@ -75,7 +75,7 @@ Result<std::vector<std::string>> RankDevices(const std::string& name) {
     const std::optional<int> gpu = Number(list.substr(0, star));
     if (list.find(',') != list.npos || list.find('-') != list.npos) {
       return InvalidArgument(StrCat("device '", name,
-                                    "': a list of GPUs has one rank each; *N makes several ranks of one GPU, as "
+                                    "': a list gives each GPU one rank, and *N needs a single GPU, for example "
                                     "cuda:0*2"));
     }
     if (!gpu) return Unknown(name);

@@ -17,15 +17,15 @@ ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport trans
   const int64_t most = std::min(kMostBytes / (2 * 8 * count), words ? kMostWords : kMostBytes);
   ExchangeRoom room{.elements = (std::clamp<int64_t>(largest, 4, most) + 3) / 4 * 4};
   if (words) {
-    const int64_t share = (largest + count - 1) / count + kBulkChunk;  // shares are not all of one size
+    const int64_t share = (largest + count - 1) / count + kBulkChunk;  // shares differ in size
     room.bulk = std::min(BulkChunks(share) * kBulkChunk, kMostBulkBytes / (2 * count * 4));
     room.early = room.bulk;
   }
   return room;
 }
 
-// Two buffers each of a row of words (kEvents: of values) a sender, of an array a sender, and of an array and a count a
-// sender for what is sent early; a flag a sender for the probe.
+// Words and arrays: two buffers, each with one row or array per sender (kEvents: plain values instead of words). Data
+// sent early: two buffers, each with one array and one count per sender. The probe: one flag per sender.
 int64_t ExchangeBytes(const ExchangeRoom& room, int count, ExchangeTransport transport) {
   if (transport == ExchangeTransport::kHost) return 0;
   const int64_t words = room.elements * (transport == ExchangeTransport::kWords ? 8 : 4);
@@ -62,10 +62,10 @@ void Exchange::FailRank(int rank, const Status& why, bool in_pass) {
     if (in_pass && arrived_[r] > 0) last = sites_[arrived_[r] % 2][r];
   }
   try {
-    const std::string place = last < 0 ? "" : StrCat(" (behind ", SiteName(last), ")");
+    const std::string place = last < 0 ? "" : StrCat(" (after ", SiteName(last), ")");
     Fail({why.code(), StrCat(options_.rank_name, " ", rank, place, ": ", why.message())});
   } catch (const std::bad_alloc&) {
-    Fail({why.code(), "no memory"});  // short enough to need none
+    Fail({why.code(), "no memory"});  // short enough to need no memory
   }
 }
 
@@ -106,7 +106,8 @@ bool Exchange::Arrive(std::unique_lock<std::mutex>& lock, int rank, int64_t site
     all_here_.notify_all();
   }
   if (failure_) {
-    // Who is between Meet and Leave still reads what this rank shows. They wait for nobody, so this ends.
+    // Other ranks between Meet and Leave may still read what this rank shows. They do not wait any more, so this wait
+    // ends.
     all_here_.notify_all();
     all_here_.wait(lock, [&] { return std::none_of(inside_.begin(), inside_.end(), [](bool in) { return in; }); });
     return false;
@@ -115,7 +116,7 @@ bool Exchange::Arrive(std::unique_lock<std::mutex>& lock, int rank, int64_t site
     if (sites[static_cast<size_t>(p)] == site) continue;
     failure_ = Internal(StrCat(options_.rank_name, " ", rank, " is at ", SiteName(site), ", ", options_.rank_name, " ",
                                p, " at ", SiteName(sites[static_cast<size_t>(p)]),
-                               ": they were given different work; please report this"));
+                               ": the ranks run different steps; please report this"));
     all_here_.notify_all();
     return false;
   }

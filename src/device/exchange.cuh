@@ -1,14 +1,15 @@
-// The exchange's words, as kernels push and poll them; and the two collectives' common kernel.
+// Words: how kernels push and poll them, and the common kernel of the two collectives.
 //
-// A word is 64 bits: a float32 below, a tag above. It is written and read by one access, so it is never torn, and no
-// order between words is needed: no fence, no flag. tag = state->base + site + 1 never repeats (Exchange::Rewind),
-// buffer tag & 1:
+// A word has 64 bits: a float32 in the low half, a tag in the high half. One access writes or reads a whole word, so it
+// is never torn. Words need no order among each other: no fence, no flag. tag = state->base + site + 1 never repeats
+// (Exchange::Rewind). The buffer is tag & 1.
 //
-//   A buffer is free when it is written again. Rank r pushes exchange k + 2 after it has polled all words of k + 1;
-//   peer p
-//   pushed those behind its own poll of k in stream order. So p has read buffer k & 1 before r writes it.
-//   Nobody waits for ever. On every rank the push of k stands before the poll of k, and a kernel's blocks are resident
-//   together (at most one a multiprocessor) and push all that is theirs before they poll.
+// A buffer is free when a rank writes it again. Rank r pushes collective k + 2 after it has polled all words of k + 1.
+// Peer p pushed its words of k + 1 after its own poll of k, in stream order. So p has read buffer k & 1 before r writes
+// it.
+//
+// No rank waits without end. On every rank the push of k precedes the poll of k. All blocks of a kernel are resident
+// together (at most one per multiprocessor), and each pushes all its words before it polls.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -43,15 +44,16 @@ __device__ __forceinline__ uint64_t NanosecondsNow() {
   return now;
 }
 
-// The report's place on the host: [kMaxRanks][4], then one word that is not 0 when nobody shall wait any more.
+// The report on the host: [kMaxRanks][4], then one word. If that word is not 0, all ranks stop waiting.
 inline constexpr int kReportWords = 4;
 inline constexpr int kStopWord = kMaxRanks * kReportWords;
 
-// Of one poll: whether it has been long enough. It looks at the clock now and then, and at the host's word only when it
-// has waited for long: that word lies behind PCIe, where the reads of some hundred warps take as long as a step.
+// Decides whether one poll has waited long enough. It reads the clock at intervals, and the host's word only after a
+// long wait: that word is reached over PCIe, where the reads of some hundred warps take as long as a step.
 class PollLimit {
  public:
-  // After a try in vain; true: go on with what is there. `expired`: it is this poll that ran out of time.
+  // Call after each unsuccessful try. True: continue with the values present. `expired`: this poll itself ran out of
+  // time.
   __device__ bool Reached(const ExchangeMemory& m, bool& expired) {
     constexpr uint64_t kLookAtHost = 5'000'000;  // nanoseconds
     if ((++tries_ & 63u) != 0) return false;
@@ -74,7 +76,8 @@ class PollLimit {
   uint64_t begun_ = 0, looked_ = 0;
 };
 
-// The first of a rank's polls that ran out of time tells the host; `rank`, `peer`, `site`, `tag` as in ExchangeFailure.
+// The first poll of a rank that runs out of time reports to the host. `rank`, `peer`, `site`, `tag`: see
+// ExchangeFailure.
 __device__ inline void ReportLate(const ExchangeMemory& m, int rank, int peer, int64_t site, uint32_t tag) {
   if (atomicCAS(&m.state->failed, 0u, 1u) != 0) return;
   volatile uint64_t* report = m.report + rank * kReportWords;
@@ -94,13 +97,13 @@ __device__ __forceinline__ int64_t WordAt(const ExchangeMemory& m, uint32_t tag,
   return (static_cast<int64_t>(tag & 1) * Count + sender) * m.elements + element;
 }
 
-// Four values of a lane: two from each of two elements on, both even.
+// The four values of a lane: elements first, first + 1 and second, second + 1. Both indices are even.
 struct WordPairs {
   int64_t first, second;
   bool has_first = true, has_second = true;
 };
 
-// To every peer.
+// Sends words to every peer.
 template <int Count>
 __device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uint32_t tag, const WordPairs& pairs,
                                           const float (&v)[4]) {
@@ -113,7 +116,7 @@ __device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uin
   }
 }
 
-// What a kernel that makes a rank's part of a sum needs, to send it where it is made.
+// The parameters that let a kernel send its rank's partial sum while it computes it.
 struct RankPush {
   ExchangeMemory memory;
   int rank, count;
@@ -121,7 +124,7 @@ struct RankPush {
 };
 inline RankPush PushOf(const RankView& ranks, int64_t site) { return {ranks.memory, ranks.rank, ranks.count, site}; }
 
-// One value to every peer.
+// Sends one value to every peer.
 __device__ __forceinline__ void PushWord(const RankPush& push, uint32_t tag, int64_t element, float v) {
   const ExchangeMemory& m = push.memory;
   const int64_t at = (static_cast<int64_t>(tag & 1) * push.count + push.rank) * m.elements + element;
@@ -129,8 +132,8 @@ __device__ __forceinline__ void PushWord(const RankPush& push, uint32_t tag, int
     StoreWord(m.words[static_cast<size_t>((push.rank + k) & (push.count - 1))] + at, ExchangeWord(v, tag));
 }
 
-// Every rank's four values; v[rank] is left alone. All lanes of a warp call it together; those with nothing to wait for
-// stay, too, until the warp has what it wants.
+// Gets four values from every other rank; v[rank] is not changed. All lanes of a warp call it together. Lanes with
+// nothing to wait for stay until the whole warp has its values.
 template <int Count>
 __device__ __forceinline__ void PollPairs(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site,
                                           const WordPairs& pairs, float (&v)[Count][4]) {
@@ -162,7 +165,7 @@ __device__ __forceinline__ void PollPairs(const ExchangeMemory& m, int rank, uin
   }
 }
 
-// The same of four values from `element` (a multiple of 4) on.
+// The same for four values starting at `element` (a multiple of 4).
 template <int Count>
 __device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t element,
                                           const float (&v)[4]) {
@@ -189,14 +192,14 @@ __device__ __forceinline__ float RankTree(const float (&part)[Count]) {
 
 inline constexpr int kExchangeThreads = 256;
 
-// All ranks' elements of x [n]; take(i, part) gets element i of each.
+// Exchanges x [n] of all ranks; take(i, part) gets element i of each rank.
 template <int Count, typename Take>
 __global__ void __launch_bounds__(kExchangeThreads)
     ExchangeKernel(ExchangeMemory m, int rank, const float* x, int64_t n, int64_t site, Take take) {
   AllowNext();
   WaitForPrevious();
   const uint32_t tag = ExchangeTag(m, site);
-  // A warp has 128 elements, of which a lane stores and polls pairs beside its neighbours': whole sectors travel.
+  // A warp has 128 elements. A lane stores and polls pairs next to its neighbours' pairs: so whole sectors are sent.
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x * 4;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x / 32 * 32) * 4;
   const int64_t lane = threadIdx.x % 32;
@@ -229,7 +232,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
   }
 }
 
-// The same where the parts have come by copies, slots [Count][elements], and streams have been ordered by events.
+// The same for values that arrived as copies, slots [Count][elements]; events have ordered the streams.
 template <int Count, typename Take>
 __global__ void __launch_bounds__(kExchangeThreads)
     ArrivedKernel(const float* slots, int64_t elements, int rank, const float* x, int64_t n, Take take) {
@@ -243,8 +246,8 @@ __global__ void __launch_bounds__(kExchangeThreads)
   take(i, part);
 }
 
-// kEvents: copies x [n] into every other rank's memory, waits until all ranks have queued theirs, and orders the stream
-// behind them. Null: the exchange has failed; else where the parts lie.
+// kEvents: copies x [n] into every other rank's memory, waits until all ranks have queued their copies, and orders the
+// stream after them. Returns the values of the ranks; null: the exchange has failed.
 const float* CopyToRanks(const ExecContext& ctx, const float* x, int64_t n, int64_t site);
 
 template <int Count, typename Take>
@@ -257,7 +260,7 @@ void ExchangeOnGpu(const ExecContext& ctx, const float* x, int64_t n, int64_t si
            dim3(kExchangeThreads), 0, slots, ranks.memory.elements, ranks.rank, x, n, take);
     return;
   }
-  // Small blocks poll better; never more than a block a multiprocessor (see above).
+  // Small blocks poll faster. Never more than one block per multiprocessor (see above).
   const int64_t lanes = (n + 3) / 4, sms = ctx.gpu.multiprocessors, threads = lanes <= 64 * sms ? 64 : kExchangeThreads;
   const int64_t blocks = (lanes + threads - 1) / threads;
   Launch(ctx, ExchangeKernel<Count, Take>, dim3(static_cast<unsigned>(blocks < sms ? blocks : sms)),

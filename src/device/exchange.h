@@ -1,16 +1,14 @@
-// Exchange: how the ranks of one model - one thread each, with a GPU or a share of the CPU - give each other parts of a
-// sum. Ops see a RankView through ExecContext::ranks; nobody else knows which way the bytes go:
+// Exchange: the collectives of the ranks of one model. A rank is one thread, with a GPU or a share of the CPU. Ops use
+// a RankView in ExecContext::ranks; only this folder knows how the bytes travel:
 //
 //   kHost    threads of one process on the CPU: a rank shows its array, waits for the others, reads theirs
-//   kEvents  GPUs, ordered by the hosts: every stream waits for an event of every other. Nothing polls, so several
-//   ranks
-//            may share one GPU, and profilers and sanitizers work
-//   kWords   GPUs with peer access: values travel as (float32, tag) words that the receiver polls; those of many rows
-//   as
-//            arrays with a flag for each of their chunks. No barrier, no host
+//   kEvents  GPUs, ordered by the host: every stream waits for an event of every other stream. No kernel polls, so
+//            several ranks may share one GPU, and profilers and sanitizers work
+//   kWords   GPUs with peer access: values travel as (float32, tag) words that the receiver polls; large payloads
+//            travel as arrays with a flag per chunk. No barrier, no host
 //
-// A rank that waits too long writes down what it waited for and goes on; from then on nobody waits, so that a step
-// drains instead of hanging, and status() says which rank did not come. An exchange that has failed stays failed.
+// A rank that waits longer than the limit records what it waited for and continues. Then no rank waits any more, so the
+// step ends instead of hanging, and status() names the rank that did not send. A failure is permanent.
 #pragma once
 
 #include <array>
@@ -35,65 +33,64 @@ inline constexpr int kMaxRanks = 8;
 enum class ExchangeTransport : uint8_t { kHost, kEvents, kWords };
 
 struct ExchangeOptions {
-  double timeout_s = 10;  // that a rank waits for another; 0: for ever
-  // GPUs: float32 values of a rank that its peers have room for as words (kEvents: as copies), and as arrays; larger
-  // payloads go in pieces.
+  double timeout_s = 10;  // limit for the wait of one rank for another; 0: none
+  // GPUs: the float32 values of a rank that its peers have memory for: `elements` as words (kEvents: as copies), `bulk`
+  // as arrays. Larger payloads are sent in pieces.
   int64_t elements = 0, bulk = 0;
-  // The same of what is sent early, by copy engines (kWords); larger payloads are not.
+  // The same for data that copy engines send early (kWords). Larger payloads are not sent early.
   int64_t early = 0;
-  uint32_t first = 0;              // exchanges that count as done: tests begin near the largest tags
+  uint32_t first = 0;              // collectives that count as done: tests begin near the largest tags
   std::string rank_name = "rank";  // "GPU" makes "GPU 1 sent nothing to GPU 0"
-  std::function<std::string(int64_t site)> site_name;  // "layer 17, experts"; none: "exchange 34"
+  std::function<std::string(int64_t site)> site_name;  // "layer 17, experts"; not set: "exchange 34"
 };
 
-// What a rank waited for in vain.
+// A wait that ran out of time.
 struct ExchangeFailure {
   int rank = 0, peer = 0;
   int64_t site = 0;
-  uint64_t tag = 0;  // how many exchanges before, over all passes
+  uint64_t tag = 0;  // collectives before it, over all passes
 };
 
-// In a GPU's memory; its rank's kernels read it, so that no recording holds what changes.
+// In GPU memory, read by the rank's kernels, so that no recording contains values that change.
 struct ExchangeState {
-  uint32_t base = 0;        // exchanges of the passes before this one
-  uint32_t failed = 0;      // not 0: nobody waits any more
-  uint64_t timeout_ns = 0;  // 0: for ever
+  uint32_t base = 0;        // collectives of the passes before this one
+  uint32_t failed = 0;      // not 0: no rank waits any more
+  uint64_t timeout_ns = 0;  // 0: no limit
 };
 
-// Where kernels find the exchange memory; passed to them by value. words[r] lies in rank r's memory and is written by
-// all ranks: [2][count][elements] of 8 bytes, buffer (tag & 1), one row a sender (kEvents: float32
-// [2][count][elements]). bulk[r], too: [2][count] arrays of `bulk_floats`, each with a flag (the tag, 8 bytes) for
-// every kBulkChunk of them behind it. early[r]: [2][count] arrays of `early_floats`, then as many counts of 8
-// bytes.
+// The exchange memory as kernels use it; passed to them by value. words[r] is in rank r's memory, and all ranks write
+// it: [2][count][elements] of 8 bytes: the buffer (tag & 1), then one row per sender. kEvents: float32
+// [2][count][elements]. bulk[r]: [2][count] arrays of `bulk_floats`; after each array one flag (the tag, 8 bytes) per
+// kBulkChunk of it. early[r]: [2][count] arrays of `early_floats`, then [2][count] counts of 8 bytes.
 struct ExchangeMemory {
   std::array<uint64_t*, kMaxRanks> words = {};
   std::array<uint8_t*, kMaxRanks> bulk = {}, early = {};
-  ExchangeState* state = nullptr;  // this rank's
+  ExchangeState* state = nullptr;  // of this rank
   uint64_t* report = nullptr;      // on the host, mapped: [4] rank + 1, peer, site, tag of the first failure
   int64_t elements = 0;            // a multiple of 4
   int64_t bulk_floats = 0;         // a multiple of kBulkChunk; 0: not kWords
-  int64_t early_floats = 0;        // likewise
+  int64_t early_floats = 0;        // a multiple of kBulkChunk; 0: not kWords
 };
 
 inline constexpr int64_t kBulkChunk = 4096;
 constexpr int64_t BulkChunks(int64_t floats) { return (floats + kBulkChunk - 1) / kBulkChunk; }
-// Of one sender's array with its flags: whole lines.
+// Bytes of one sender's array with its flags, rounded up to 128.
 constexpr int64_t BulkRowBytes(int64_t floats) { return floats * 4 + (BulkChunks(floats) * 8 + 127) / 128 * 128; }
 
 class Exchange;
 
-// One rank's side.
+// One rank's view.
 struct RankView {
   int rank = 0;
   int count = 1;  // 1, 2, 4 or 8
   ExchangeTransport transport = ExchangeTransport::kHost;
-  Exchange* exchange = nullptr;  // null: the ranks are described only
-  ExchangeMemory memory = {};    // GPUs
+  Exchange* exchange = nullptr;  // null: the ranks are only described
+  ExchangeMemory memory = {};    // GPUs only
 };
 
 class Exchange {
  public:
-  // Of threads (kHost). `count`: 1, 2, 4 or 8.
+  // An exchange between threads (kHost). `count`: 1, 2, 4 or 8.
   Exchange(int count, ExchangeOptions options);
   virtual ~Exchange() = default;
   Exchange(const Exchange&) = delete;
@@ -105,25 +102,25 @@ class Exchange {
   void set_site_name(std::function<std::string(int64_t)> name) { options_.site_name = std::move(name); }
   const RankView& view(int rank) const { return views_[static_cast<size_t>(rank)]; }
 
-  // A rendezvous: shows `data` to the other ranks and waits until all have come to the same site. Between Meet and
-  // Leave a rank may read what the others show, and write what they agreed on. False: the exchange has failed, and
-  // nothing of another rank may be touched.
+  // A rendezvous: shows `data` to the other ranks and waits until all ranks are at the same site. Between Meet and
+  // Leave a rank may read what the others show, and write where the ranks have agreed. False: the exchange has failed;
+  // do not access memory of another rank.
   [[nodiscard]] bool Meet(int rank, int64_t site, void* data);
   void* shown(int rank) const { return shown_[static_cast<size_t>(rank)]; }
-  // Waits until all ranks have done with what was shown.
+  // Waits until all ranks are done with the data that was shown.
   [[nodiscard]] bool Leave(int rank, int64_t site);
 
-  // The first failure stays. Wakes whoever waits.
+  // Records the first failure; later ones are ignored. Wakes all waiting ranks.
   virtual void Fail(Status status);
-  // A rank cannot go on (its memory ran out, its step threw): says so to the others, who stop waiting for it.
-  // `in_pass`: the status names the exchange behind which that was, where the host orders exchanges.
+  // Reports that a rank cannot continue (out of memory, or its step threw). The others stop waiting for it. `in_pass`:
+  // the status names the last collective of the rank, if the host orders collectives.
   void FailRank(int rank, const Status& why, bool in_pass = false);
 
   // OK until the exchange fails.
   virtual Status status();
   // kWords: clears words and counters. No rank may have work queued.
   virtual Status Rewind() { return {}; }
-  // Rewinds where tags may run out in the next 2^31 exchanges. No rank may have work queued.
+  // Rewinds if the tags may run out in the next 2^31 collectives. No rank may have work queued.
   virtual Status RewindInTime() { return {}; }
 
  protected:
@@ -140,47 +137,47 @@ class Exchange {
   ExchangeOptions options_;
   std::mutex mutex_;
   std::condition_variable all_here_;
-  std::array<uint64_t, kMaxRanks> arrived_ = {};              // how many rendezvous each rank has come to
-  std::array<std::array<int64_t, kMaxRanks>, 2> sites_ = {};  // of the last two
+  std::array<uint64_t, kMaxRanks> arrived_ = {};              // number of rendezvous that each rank has reached
+  std::array<std::array<int64_t, kMaxRanks>, 2> sites_ = {};  // of the last two rendezvous
   std::array<void*, kMaxRanks> shown_ = {};
   std::array<bool, kMaxRanks> inside_ = {};  // between Meet and Leave
   std::optional<Status> failure_;
 };
 
-// A GPU of a rank, as the exchange needs it.
+// One rank's GPU, as the exchange needs it.
 struct ExchangeGpu {
   int index = 0;           // the driver's number
   void* stream = nullptr;  // cudaStream_t of the rank
 };
 
-// Room for a rank's values that sums of up to `largest` of them need: all at once, or pieces of what some 100 MB hold.
-// With kWords those of more than a decode step's rows travel as arrays: a rank's share of them at once, or pieces of
-// what 256 MB hold; and early, if 256 MB hold them.
+// The sizes that all-reduces of up to `largest` values need: all values at once, or pieces if that exceeds about 100
+// MB. With kWords, payloads larger than a decode step's travel as arrays: a rank's share at once, or pieces if
+// that exceeds 256 MB. Data is sent early only if it fits in 256 MB.
 struct ExchangeRoom {
   int64_t elements = 0, bulk = 0, early = 0;  // as in ExchangeOptions
 };
 ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport transport);
-// Of each GPU's memory, a rank.
+// Bytes of each GPU's memory, per rank.
 int64_t ExchangeBytes(const ExchangeRoom& room, int count, ExchangeTransport transport);
 
-// Exchange memory on every GPU, mapped into all of them, nothing else. With kWords each pair's links are probed with
-// data in both directions first: an error names the pair. Streams are idle when it returns. kWords asks for different
-// GPUs.
+// Allocates exchange memory on every GPU and maps only that memory into all of them. With kWords it first probes the
+// links of each pair with data in both directions; an error names the pair. Streams are idle when it returns. kWords
+// requires one GPU per rank.
 Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu> gpus, ExchangeTransport transport,
                                                   const ExchangeOptions& options);
 
-// A site is the number of an exchange in its pass, and above its lower 32 bits the place that a message names.
+// A site is the number of a collective in its pass; the bits above the lower 32 hold the place for messages.
 constexpr int64_t SiteAt(int64_t place, int64_t site) { return place << 32 | (site & 0xFFFFFFFF); }
 constexpr int64_t PlaceOf(int64_t site) { return site >> 32; }
 
-// Behind the last exchange of a pass, `site` being the number behind it (all pieces counted): the next pass begins with
-// number 0 again. Only kWords has something to do: work that is recorded once needs tags that rise.
+// Call after the last collective of a pass. `site`: the number after it, with all pieces counted. The next pass begins
+// with number 0. Only kWords needs it: recorded work needs rising tags.
 void AdvanceExchanges(const ExecContext& ctx, int64_t site);
 
 // Whether `count` ranks can add in a tree.
 constexpr bool IsRankCount(int64_t count) { return count == 1 || count == 2 || count == 4 || count == 8; }
 
-// Rank r's part of n units: [begin, end), in multiples of `grain` but for the last.
+// Rank r's share of n units: [begin, end). Multiples of `grain`, except the end of the last one.
 struct RankShare {
   int64_t begin = 0, end = 0;
 };
@@ -197,8 +194,8 @@ constexpr int64_t LongestShare(int64_t n, int count, int64_t grain) {
   }
   return longest;
 }
-// Exchanges that arrays of at most so many chunks take: pieces, where they are longer than the memory for them. Also
-// for none.
+// The number of collectives for arrays of up to `chunks` chunks: one per piece if they are larger than the memory for
+// them. At least 1, also for no chunks.
 constexpr int64_t BulkExchanges(const ExchangeMemory& m, int64_t chunks) {
   const int64_t room = m.bulk_floats / kBulkChunk, pieces = (chunks + room - 1) / room;
   return pieces < 1 ? 1 : pieces;

@@ -1,8 +1,8 @@
-// What travels as arrays: many rows at once, where a tag beside every value would double the bytes.
+// Collectives of arrays: for many rows at once, where a tag per value would double the bytes.
 //
-// The sender stores a chunk into the receiver's memory, then a fence, then the chunk's flag, the tag; the receiver
-// polls the flag, then reads the chunk. Tag, buffers and why nobody waits for ever are exchange.cuh's; so that a poll
-// stands behind every push, as its proof needs, an empty array has a flag, too.
+// The sender stores a chunk into the receiver's memory, then a fence, then the chunk's flag, which is the tag. The
+// receiver polls the flag, then reads the chunk. exchange.cuh describes the tag, the buffers, and why no rank waits
+// without end. That proof needs a push before every poll, so an empty array also has a flag.
 #pragma once
 
 #include "device/exchange.cuh"
@@ -11,9 +11,10 @@ namespace dsv4 {
 
 inline constexpr int kBulkThreads = 512;
 
-// A value that ranks exchange, a share each: rank r's lies behind each other at `own` of its memory, `columns` runs of
-// run(r) floats, and among everybody's at all + begin[r], `stride` from run to run. Every begin is a multiple of 4, and
-// of several columns every run. `fours`: both are 16-byte aligned, as those of several columns always are.
+// An array of which each rank has a share. Rank r's share is at `own` in its memory: `columns` runs of run(r) floats,
+// contiguous. In the whole array it begins at all + begin[r], with `stride` floats from run to run. Every begin is a
+// multiple of 4; with several columns every run also is. `fours`: `own` and `all` are 16-byte aligned; always true with
+// several columns.
 struct BulkArray {
   const float* own;
   float* all;
@@ -21,7 +22,7 @@ struct BulkArray {
   int64_t stride;
   int columns;
   bool fours;
-  // Shares of ShareOf(units, r, count, grain) units of `unit` floats.
+  // The shares are ShareOf(units, r, count, grain), with `unit` floats per unit.
   static BulkArray Of(const float* own, float* all, int64_t units, int count, int64_t grain, int64_t unit,
                       int64_t columns = 1) {
     BulkArray a = {.own = own,
@@ -44,7 +45,7 @@ struct BulkArrays {
   int count = 0;
   BulkArray arrays[kMostBulkArrays];
 
-  // Of rank r, one array behind the other, each in whole chunks.
+  // The chunks of rank r: one array after the other, each in whole chunks.
   __host__ __device__ int64_t chunks(int r) const {
     int64_t all = 0;
     for (int i = 0; i < count; ++i) all += arrays[i].chunks(r);
@@ -52,7 +53,7 @@ struct BulkArrays {
   }
 };
 
-// A chunk of rank r: elements [begin, end) of an array; none behind the last one.
+// A chunk of rank r: elements [begin, end) of an array; empty after the last chunk.
 struct BulkSpan {
   int array;
   int64_t begin, end;
@@ -66,8 +67,8 @@ __device__ __forceinline__ BulkSpan SpanOf(const BulkArrays& a, int r, int64_t c
   return {0, 0, 0};
 }
 
-// Of rank r's chunks from `first` on, as many as one exchange carries: one at least, whose flag says that there is
-// nothing.
+// The number of rank r's chunks, beginning with `first`, that one collective carries. At least one: an empty chunk has
+// a flag.
 __device__ __forceinline__ int64_t ChunksAtOnce(const ExchangeMemory& m, const BulkArrays& a, int r, int64_t first) {
   const int64_t left = a.chunks(r) - first, room = m.bulk_floats / kBulkChunk;
   return left < 1 ? 1 : left < room ? left : room;
@@ -81,7 +82,7 @@ __device__ __forceinline__ uint64_t* BulkFlag(const ExchangeMemory& m, uint8_t* 
   return reinterpret_cast<uint64_t*>(row + m.bulk_floats * 4) + chunk;
 }
 
-// Four elements from i on, or as many as there are before `end`; `fours`: 16-byte aligned.
+// Stores four elements at i, or fewer if `end` is closer. `fours`: 16-byte aligned.
 __device__ __forceinline__ void StoreBulk(float* to, int64_t i, int64_t end, bool fours, const float4& v) {
   if (fours && i + 4 <= end) {
     *reinterpret_cast<float4*>(to) = v;
@@ -98,9 +99,9 @@ __device__ __forceinline__ float4 LoadBulk(const float* from, int64_t i, int64_t
           i + 3 < end ? from[3] : 0.0f};
 }
 
-inline constexpr int kBulkFours = kBulkChunk / 4 / kBulkThreads;  // of a thread, of a chunk
+inline constexpr int kBulkFours = kBulkChunk / 4 / kBulkThreads;  // float4 values per thread and chunk
 
-// Behind what the block has stored for `chunk` of `row`, another rank's.
+// Call after the block has stored `chunk` into `row` of another rank.
 __device__ __forceinline__ void RaiseFlag(const ExchangeMemory& m, uint8_t* row, int64_t chunk, uint32_t tag) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -110,7 +111,7 @@ __device__ __forceinline__ void RaiseFlag(const ExchangeMemory& m, uint8_t* row,
   }
 }
 
-// The block sends elements [span.begin, span.end) of x as chunk `chunk` of this exchange to `peer`.
+// The block sends elements [span.begin, span.end) of x as chunk `chunk` of this collective to `peer`.
 __device__ __forceinline__ void SendChunk(const ExchangeMemory& m, int rank, int peer, int count, uint32_t tag,
                                           const float* x, bool fours, const BulkSpan& span, int64_t chunk) {
   uint8_t* row = BulkRow(m, peer, tag, count, rank);
@@ -129,7 +130,7 @@ __device__ __forceinline__ void SendChunk(const ExchangeMemory& m, int rank, int
   RaiseFlag(m, row, chunk, tag);
 }
 
-// Four elements' sums over ranks, parts[p] + i, in RankTree's order.
+// Sums over ranks of four elements at parts[p] + i, in RankTree's order.
 template <int Count>
 __device__ __forceinline__ float4 TreeOfFours(const float* const (&parts)[Count], int64_t i) {
   float4 part[Count];
@@ -144,8 +145,7 @@ __device__ __forceinline__ float4 TreeOfFours(const float* const (&parts)[Count]
   return {tree(&float4::x), tree(&float4::y), tree(&float4::z), tree(&float4::w)};
 }
 
-// The block puts rank r's elements [span.begin, span.end) of an array, which lie at `from` (16-byte aligned), to their
-// places.
+// The block copies rank r's elements [span.begin, span.end) of an array from `from` (16-byte aligned) into `all`.
 __device__ __forceinline__ void PlaceChunk(const BulkArray& a, int r, const float* from, const BulkSpan& span) {
   float* to = a.all + a.begin[r];
   const auto run = static_cast<uint32_t>(a.run(r));
@@ -159,8 +159,8 @@ __device__ __forceinline__ void PlaceChunk(const BulkArray& a, int r, const floa
   }
 }
 
-// Waits until `sender` has raised the flag to `value`; by one thread. `tag` is the exchange's, for who reads of a late
-// rank.
+// Waits until `sender` has raised the flag to `value`. Call by one thread. `tag` is the collective's, for the report of
+// a late rank.
 __device__ __forceinline__ void AwaitFlag(const ExchangeMemory& m, int rank, int sender, const uint64_t* flag,
                                           uint64_t value, uint32_t tag, int64_t site) {
   PollLimit limit;
@@ -175,14 +175,14 @@ __device__ __forceinline__ void AwaitFlag(const ExchangeMemory& m, int rank, int
   }
 }
 
-// Until `sender`'s chunk is there.
+// Waits until the chunk of `sender` has arrived.
 __device__ __forceinline__ void AwaitChunk(const ExchangeMemory& m, int rank, int sender, int count, uint32_t tag,
                                            int64_t site, int64_t chunk) {
   AwaitFlag(m, rank, sender, BulkFlag(m, BulkRow(m, rank, tag, count, sender), chunk), tag, tag, site);
 }
 
-// The block sends its share of what goes to the others: `of_peer` says whose elements a peer gets, that rank's or one's
-// own.
+// The block sends its part of the data for the peers. of_peer(peer) is the rank whose elements the peer gets: the peer
+// itself, or this rank.
 template <int Count, typename OfPeer>
 __device__ __forceinline__ void SendChunks(const ExchangeMemory& m, int rank, uint32_t tag, const BulkArrays& a,
                                            int64_t first, const OfPeer& of_peer) {
@@ -200,8 +200,8 @@ __device__ __forceinline__ void SendChunks(const ExchangeMemory& m, int rank, ui
   }
 }
 
-// Every rank's array, of one column, has a part of each element: elements of this rank's share become the sums, in
-// RankTree's order; the others stay parts.
+// Reduce-scatter. Every rank's array, with one column, has a partial sum of each element. The elements of this rank's
+// share become sums, in RankTree's order; the others stay partial sums.
 template <int Count>
 __global__ void __launch_bounds__(kBulkThreads)
     ScatterSumKernel(ExchangeMemory m, int rank, BulkArrays a, int64_t first, int64_t site) {
@@ -224,11 +224,11 @@ __global__ void __launch_bounds__(kBulkThreads)
     }
     for (int64_t at = static_cast<int>(threadIdx.x) * 4; at < span.end - span.begin; at += kBulkThreads * 4)
       *reinterpret_cast<float4*>(mine + span.begin + at) = TreeOfFours<Count>(parts, at);
-    __syncthreads();  // before the next chunk's flags are asked for
+    __syncthreads();  // before the next chunk's flags are polled
   }
 }
 
-// One's own, where they do not lie among everybody's already.
+// Copies the rank's own share into `all`, unless it is already there.
 __device__ __forceinline__ void PlaceOwnChunks(const BulkArrays& a, int rank, int64_t first, int64_t chunks) {
   for (int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
     const BulkSpan span = SpanOf(a, rank, first + chunk);
@@ -237,7 +237,7 @@ __device__ __forceinline__ void PlaceOwnChunks(const BulkArrays& a, int rank, in
   }
 }
 
-// Every rank has made its share of the arrays; afterwards it has all of them.
+// All-gather: every rank has computed its share of the arrays; afterwards it has all of them.
 template <int Count>
 __global__ void __launch_bounds__(kBulkThreads)
     GatherSharesKernel(ExchangeMemory m, int rank, BulkArrays a, int64_t first, int64_t site) {
@@ -259,12 +259,12 @@ __global__ void __launch_bounds__(kBulkThreads)
   }
 }
 
-// ---- Sent early ----
+// ---- Data sent early ----
 //
-// Copy engines carry a rank's arrays into the peers' memory while its stream goes on with kernels; behind them the
-// count of what has been sent so, which the receiver polls when it needs the rows. Buffer count & 1: whoever sends the
-// next but one has polled, since this one, an exchange that its peers pushed behind their poll of this one. The host
-// counts, so none of it is recorded.
+// Copy engines carry a rank's arrays into the peers' memory while its stream continues with kernels. After the arrays
+// they write a count of the early sends; the receiver polls the count when it needs the rows. The buffer is count & 1.
+// It is free again: before a rank makes the second send after this one, it has polled a later collective, whose words
+// its peers pushed after they had polled this send. The host counts, so early sends are not recorded.
 
 __host__ __device__ inline float* EarlyRow(const ExchangeMemory& m, int owner, uint64_t sent, int count, int sender) {
   return reinterpret_cast<float*>(m.early[static_cast<size_t>(owner)]) +
@@ -276,9 +276,9 @@ __host__ __device__ inline uint64_t* EarlyCount(const ExchangeMemory& m, int own
          sender;
 }
 
-// Queues the copies of this rank's arrays, which come behind what the stream holds. They fit (early_floats).
+// Queues the copies of this rank's arrays after the work in the stream. The arrays fit (early_floats).
 void SendEarly(const ExecContext& ctx, const BulkArrays& arrays);
-// Orders the stream behind them; the count that the peers' arrays come with.
+// Orders the stream after the copies. Returns the count that the peers' arrays come with.
 uint64_t EndEarly(const ExecContext& ctx);
 
 // Every rank has sent its share of the arrays early; afterwards it has all of them.
@@ -299,10 +299,11 @@ __global__ void __launch_bounds__(kBulkThreads)
   }
 }
 
-// Kernels' one signature: they differ in what they do with a piece, the chunks from `first` on.
+// The common signature of the kernels. They differ in what they do with a piece: the chunks beginning with `first`.
 using BulkKernel = void (*)(ExchangeMemory, int, BulkArrays, int64_t first, int64_t site);
 
-// A launch for each of `pieces`, BulkExchanges(memory, the most chunks of a rank): exchanges `site` and those behind.
+// One launch for each of `pieces` = BulkExchanges(memory, largest number of chunks of a rank): collectives `site`,
+// `site` + 1, ...
 inline void ExchangeInBulk(const ExecContext& ctx, BulkKernel kernel, const BulkArrays& arrays, int64_t site,
                            int64_t pieces) {
   const RankView& ranks = *ctx.ranks;

@@ -1,4 +1,4 @@
-// The first failure of one device: it has a log of its own, so that another GPU of the process goes on.
+// The first failure of one device. Each device has its own log, so that other GPUs of the process continue.
 #pragma once
 
 #include <mutex>
@@ -12,22 +12,22 @@ namespace dsv4 {
 
 class FaultLog {
  public:
-  // `device` is its word in messages.
+  // `device`: its name in messages.
   explicit FaultLog(std::string_view device = "GPU") : device_(device) {}
 
-  // Keeps the first: what fails behind it is a consequence.
+  // Keeps the first failure: later ones follow from it.
   void Note(std::string_view what, std::string_view error) {
     const std::lock_guard lock(mutex_);
     if (first_.empty()) first_ = StrCat(what, ": ", error);
   }
 
-  // Any thread.
+  // Any thread may call it.
   Status status() const {
     const std::lock_guard lock(mutex_);
     if (first_.empty()) return {};
     return Internal(StrCat("the ", device_, " failed (", first_,
-                           "), and what was in its memory is lost; report this with the command if "
-                           "it comes back"));
+                           "), and its memory is lost; report this with the command if it "
+                           "happens again"));
   }
 
  private:

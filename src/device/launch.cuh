@@ -1,10 +1,10 @@
-// Launching kernels: one function for all, so that stream, errors and programmatic launch are the same everywhere.
+// Kernel launches: one function for all kernels, so that stream, errors and programmatic launch are the same
+// everywhere.
 //
-// A kernel launched with Launch() may start while the kernel in front of it still runs. Its first statement that reads
-// or writes anything another kernel touches must come after WaitForPrevious(); before that it may read weights, and the
-// step's positions and sequences: kernels that write those have no AllowNext(), so nothing behind one starts before it
-// has ended.
-// AllowNext() lets the next kernel start early: call it once per block, any time (early is best).
+// A kernel launched with Launch() may start while the previous kernel still runs. Before WaitForPrevious() it must not
+// read or write anything that another kernel touches. Exceptions: it may read weights, and the step's positions and
+// sequences. Kernels that write positions or sequences do not call AllowNext(), so no later kernel starts before they
+// end. AllowNext() lets the next kernel start early: call it once per block, at any time (early is best).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,7 +22,7 @@ inline cudaStream_t StreamOf(const ExecContext& ctx) { return static_cast<cudaSt
 
 GpuInfo DescribeGpu();  // the current device
 
-// Changes the thread's GPU for a while.
+// Changes the thread's GPU for the lifetime of this object.
 class OnGpu {
  public:
   explicit OnGpu(int index) : index_(index) {
@@ -39,7 +39,7 @@ class OnGpu {
   int index_, before_ = 0;
 };
 
-// Keeps the first error of the context's device, for Device::Synchronize.
+// Records the first error of the context's device, for Device::Synchronize.
 void NoteCudaError(const ExecContext& ctx, cudaError_t error, const char* what);
 
 __device__ __forceinline__ void WaitForPrevious() {
@@ -54,11 +54,11 @@ __device__ __forceinline__ void AllowNext() {
 #endif
 }
 
-// Raises the kernel's limit of dynamic shared memory where it needs more than 48 KiB. Once per kernel and GPU: the
-// limit is the process's, whichever Device launches.
+// Raises the kernel's limit of dynamic shared memory if it needs more than 48 KiB, once per kernel and GPU. The limit
+// holds for the whole process, not for one Device.
 void EnsureSharedMemory(const ExecContext& ctx, const void* kernel, size_t bytes);
 
-// In clusters of `cluster` blocks, neighbours along x.
+// In clusters of `cluster` blocks, which are neighbours along x.
 template <typename... Params, typename... Args>
 void LaunchClusters(const ExecContext& ctx, void (*kernel)(Params...), int cluster, dim3 grid, dim3 block,
                     size_t shared_bytes, Args&&... args) {

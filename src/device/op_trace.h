@@ -1,5 +1,4 @@
-// Where the time of a step goes, op by op: measurements hang a trace into the ExecContext. On the CPU only, where an op
-// is done when it returns.
+// The time of a step, op by op. To measure it, set ExecContext::trace. CPU only: there an op is done when it returns.
 #pragma once
 
 #include <chrono>
@@ -9,9 +8,9 @@
 
 namespace dsv4 {
 
-// What a call of an op takes at least.
+// A lower bound for the work of an op's call.
 struct OpWork {
-  std::string detail;   // format and shape, as far as they matter
+  std::string detail;   // format and shape, if relevant
   double bytes = 0;     // weights and cache rows that it reads from memory
   double products = 0;  // multiply-adds
 };
@@ -21,7 +20,7 @@ class OpTrace {
   struct Row {
     std::string op, detail;
     int64_t calls = 0;
-    double seconds = 0;  // without the ops that it calls
+    double seconds = 0;  // without the ops called within
     double bytes = 0, products = 0;
   };
 

@@ -1,4 +1,4 @@
-// What a plan of memory needs to know of a device, which need not be there.
+// The properties of a device that a memory plan needs. The device need not be present.
 #pragma once
 
 #include <cstdint>

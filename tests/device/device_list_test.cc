@@ -50,8 +50,8 @@ TEST(DeviceList, RefusesCountsAndTwins) {
   EXPECT_EQ(Refusal("cpu*0"), "device 'cpu*0': a model is divided among 1, 2, 4 or 8 ranks");
   EXPECT_EQ(Refusal("cpu*16"), "device 'cpu*16': a model is divided among 1, 2, 4 or 8 ranks");
   EXPECT_EQ(Refusal("cpu*999999999999"), "device 'cpu*999999999999': a model is divided among 1, 2, 4 or 8 ranks");
-  EXPECT_EQ(Refusal("cuda:3-0"), "device 'cuda:3-0': the range 3-0 runs backwards; use 0-3");
-  EXPECT_THAT(Refusal("cuda:0,1*2"), HasSubstr("a list of GPUs has one rank each; *N makes several ranks of one GPU"));
+  EXPECT_EQ(Refusal("cuda:3-0"), "device 'cuda:3-0': the range 3-0 is in descending order; use 0-3");
+  EXPECT_THAT(Refusal("cuda:0,1*2"), HasSubstr("a list gives each GPU one rank, and *N needs a single GPU"));
   EXPECT_EQ(Refusal("cuda:0-2"), "device 'cuda:0-2': 3 GPUs; a model is divided among 1, 2, 4 or 8 ranks");
   EXPECT_EQ(Refusal("cuda:0,0"), "device 'cuda:0,0' names GPU 0 twice; cuda:0*2 makes two ranks of one GPU");
 }

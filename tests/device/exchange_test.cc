@@ -130,7 +130,7 @@ TEST(Exchange, RanksAtDifferentSitesAreAMistakeThatIsNamed) {
   RunRanks(exchange, [&](const ExecContext&, int rank) { EXPECT_FALSE(exchange.Meet(rank, 5 + rank, nullptr)); });
   EXPECT_THAT(exchange.status().message(), HasSubstr("exchange 5"));
   EXPECT_THAT(exchange.status().message(), HasSubstr("exchange 6"));
-  EXPECT_THAT(exchange.status().message(), HasSubstr("different work"));
+  EXPECT_THAT(exchange.status().message(), HasSubstr("different steps"));
 }
 
 TEST(Exchange, TheFirstFailureStays) {

@@ -11,8 +11,8 @@ TEST(FaultLog, KeepsTheFirstAndIsOneGpusOwn) {
   one.Note("kernel launch", "out of resources");
   one.Note("upload", "unspecified launch failure");
   EXPECT_EQ(one.status().message(),
-            "the GPU failed (kernel launch: out of resources), and what was in its memory is lost; "
-            "report this with the command if it comes back");
+            "the GPU failed (kernel launch: out of resources), and its memory is lost; "
+            "report this with the command if it happens again");
   EXPECT_TRUE(other.status().ok());
 }
 

@@ -112,7 +112,7 @@ class Ranks(unittest.TestCase):
         replies = []
         asked = self.ask_until_it_stands(server, replies)
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: server.lines(" stopping ", "drain time-out"))
+        wait_for(lambda: server.lines(" stopping ", "drain timeout"))
         reply = server.get("/health")  # is answered meanwhile
         self.assertEqual((reply.status, reply.json["status"], reply.json["live"]), (503, "draining", True))
         self.assertEqual(server.process.wait(120 * SLOWNESS), 1)
@@ -124,7 +124,7 @@ class Ranks(unittest.TestCase):
         story = {"prompt": "Once upon", "max_tokens": 200, "ignore_eos": True}
         reply = server.post("/v1/completions", story)
         self.assertEqual(reply.status, 500, reply.body)
-        named = r"rank 1 \(behind [a-z0-9, ]+\)" if RANKS.startswith("cpu") else r"(rank|GPU) 1( \(behind [a-z0-9, ]+\))?"
+        named = r"rank 1 \(after [a-z0-9, ]+\)" if RANKS.startswith("cpu") else r"(rank|GPU) 1( \(after [a-z0-9, ]+\))?"
         self.assertRegex(reply.json["error"]["message"], named + ": the [CG]PU failed")
         wait_for(lambda: server.get("/health/ready").status == 200, "not ready again")
         self.assertEqual(server.post("/v1/completions", dict(story, max_tokens=8)).status, 200)

@@ -17,7 +17,7 @@ TEST(Metrics, FailuresOfDevicesNameTheRankThatIsToBlame) {
   };
   for (const char* rank : {"0", "1", "2", "3", "unknown"}) EXPECT_EQ(count(rank), 0) << rank;
   EXPECT_EQ(count("4"), -1);
-  metrics.AddDeviceFailure("rank 3 (behind layer 5, experts): no memory for this step");
+  metrics.AddDeviceFailure("rank 3 (after layer 5, experts): no memory for this step");
   metrics.AddDeviceFailure("GPU 1 sent nothing to GPU 0 for 10 s (layer 17, experts)");
   metrics.AddDeviceFailure("GPU 1: the GPU failed");
   metrics.AddDeviceFailure("no memory");
