@@ -112,7 +112,7 @@ void FitIntoMemory(const BenchOptions& o, const Engine& engine, BenchPlan& plan)
 
 // What was planned for a GPU without KV, and what is gone from the fullest one now, without the KV of live sessions.
 void ReportMemory(const BenchOptions& options, const MemoryPlan& plan, const Engine& engine) {
-  const int64_t planned = plan.weight_bytes + plan.widened_bytes + plan.scratch_bytes + plan.exchange_bytes +
+  const int64_t planned = plan.weight_bytes + plan.widened_bytes + plan.scratch_bytes + plan.collective_bytes +
                           plan.activation_bytes;
   const int64_t used = plan.available_bytes - (engine.free_bytes() + engine.kv_bytes()) / plan.devices;
   const double off = 100 * (static_cast<double>(planned) / static_cast<double>(used) - 1);

@@ -101,9 +101,9 @@ class DraftBench {
 
   // A row of the sequences' next tokens and `rows` - 1 drafted ones behind each, none of which is right.
   void Rows(int64_t rows) {
-    const DraftedRun run = rows == 1
-                               ? off_
-                               : Measure({.right = 0, .repeats = Repeats(), .tokens = rows - 1}, true, row_tokens_);
+    const DraftedRun run = rows == 1 ? off_
+                                     : Measure({.acceptance = 0, .repeats = Repeats(), .tokens = rows - 1}, true,
+                                               row_tokens_);
     const double verify = rows == 1 ? run.ms() : run.a_step(1e3 * run.counts.verify_s);
     const double draft = run.a_step(1e3 * run.counts.draft_s);
     Json row = Head("verify");
@@ -120,7 +120,7 @@ class DraftBench {
 
   // Drafts of which each token is right with probability `right`, as many as the policy takes.
   void Right(double right) {
-    const DraftedRun run = Measure({.right = right, .repeats = Repeats()}, true, tokens_);
+    const DraftedRun run = Measure({.acceptance = right, .repeats = Repeats()}, true, tokens_);
     const auto& c = run.counts;
     const double gain = run.rate() / off_.rate(), error = gain * std::hypot(run.error(), off_.error());
     const double per_step = run.a_step(static_cast<double>(run.tokens()));

@@ -70,9 +70,10 @@ void AddBytes(CLI::App* app, const std::string& flags, int64_t* value, const std
     const std::vector<std::string> units = {"", "k", "m", "g", "t"};
     const auto power = std::find(units.begin(), units.end(), unit) - units.begin();
     int64_t n = 0;
-    if (!ParseWhole(std::string_view(text).substr(0, digits), &n) || power == 5 || n > kMostMemory >> (10 * power)) {
+    if (!ParseWhole(std::string_view(text).substr(0, digits), &n) || power == 5 ||
+        n > kMaxMemoryBytes >> (10 * power)) {
       throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number of bytes, or 512MiB, 2GiB, up to " +
-                       std::to_string(kMostMemory >> 40) + "TiB");
+                       std::to_string(kMaxMemoryBytes >> 40) + "TiB");
     }
     *value = n << (10 * power);
   });
@@ -200,10 +201,10 @@ void AddNumberFormats(CLI::App* app, ModelOptions* o) {
 
 void AddRankFlags(CLI::App* app, ModelOptions* o) {
   const FlagGroup group(app, "Several ranks");
-  AddChoice<bool>(app, "--exchange", &o->ranks.exchange_by_events, {{"auto", false}, {"events", true}},
+  AddChoice<bool>(app, "--exchange", &o->ranks.collectives_by_events, {{"auto", false}, {"events", true}},
                   "how several GPUs exchange: auto writes into each other's memory; events is slower and works under "
                   "profilers");
-  AddNumber(app, "--exchange-timeout", &o->ranks.exchange_timeout_s,
+  AddNumber(app, "--exchange-timeout", &o->ranks.collective_timeout_s,
             "seconds that a GPU waits for another before it gives up; 0: for ever (default 10)");
   app->add_flag("--rank-invariant", o->ranks.invariant,
                 "the same bits on 1, 2, 4 and 8 ranks: each computes, and adds up, slices of fixed width (slower)");

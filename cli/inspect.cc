@@ -46,7 +46,7 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
                {"host_staging_bytes", p.host_staging_bytes},
                {"available_bytes", p.available_bytes},
                {"max_context_that_fits", p.max_context_that_fits},
-               {"exchange_bytes", p.exchange_bytes},
+               {"exchange_bytes", p.collective_bytes},
                {"ranks", p.ranks},
                {"devices", p.devices},
                {"slices", p.slices},
@@ -199,7 +199,7 @@ std::string Plan(const ModelDescription& d, const OffloadOptions& offload) {
               {"small vectors as f32", FormatBytes(p.widened_bytes)},
               {"activations of a prefill chunk", FormatBytes(p.activation_bytes)},
               {"scratch of ops, at the longest context", FormatBytes(p.scratch_bytes)},
-              {"exchange between ranks", FormatBytes(p.exchange_bytes)},
+              {"exchange between ranks", FormatBytes(p.collective_bytes)},
               {"while loading, before activations", FormatBytes(p.loading_bytes)},
               {"KV per sequence, fixed", FormatBytes(p.kv_fixed_bytes)},
               {"KV per 1,000 tokens", FormatBytes(kv_per_1k)},
@@ -207,7 +207,7 @@ std::string Plan(const ModelDescription& d, const OffloadOptions& offload) {
                       : FreeOrLimit("--host-memory", offload.host_memory, p.available_bytes, "free on this machine"),
                p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
               {"longest context that fits",
-               p.weights_give_way() ? "weights make room for it" : FormatCount(p.max_context_that_fits) + " tokens"}},
+               p.weights_are_paged() ? "weights make room for it" : FormatCount(p.max_context_that_fits) + " tokens"}},
              {false, true});
   out += Elsewhere(p, offload);
   out += Cards(d) + "\nops\n";

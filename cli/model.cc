@@ -54,7 +54,7 @@ std::string PlanLine(const MemoryPlan& p) {
                      " a token (" + FormatBytes(p.kv_fixed_bytes + static_cast<int64_t>(context)) + " at " +
                      FormatCount(p.max_context) + "); free " +
                      (p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown");
-  if (p.max_context_that_fits < p.max_context && !p.weights_give_way())
+  if (p.max_context_that_fits < p.max_context && !p.weights_are_paged())
     line += ", enough for " + FormatCount(p.max_context_that_fits) + " tokens";
   if (p.loading_bytes > 0) {
     line += "; loading takes " + FormatBytes(p.loading_bytes) + " of it";
@@ -124,7 +124,7 @@ void CountedExperts::Begin(Engine& engine) {
 
 void CountedExperts::Write(Engine& engine) {
   if (!file_) return;
-  file_->Take(Must(engine.expert_use()).counts);
+  file_->Update(Must(engine.expert_use()).counts);
   Must(file_->Write());
 }
 

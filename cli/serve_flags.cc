@@ -117,7 +117,7 @@ void AddKvFlags(CLI::App* c, ServeOptions* o) {
            "memory for KV, the prefix cache included (default: half of what is free)");
   AddChoice<bool>(c, "--prefix-cache", &s->prefix_cache, {{"on", true}, {"off", false}},
                   "keeps KV for prompts that begin alike, within the KV budget (default on)");
-  AddInteger(c, "--cut-interval", &s->cut_interval, 0, kMaxInt64,
+  AddInteger(c, "--cut-interval", &s->prefix_interval, 0, kMaxInt64,
              "tokens between the points of a long prompt that others can go on from (default 4096; 0: its end only)");
   AddText(c, "--kv-disk", kFolderType, "folder for KV that leaves memory, kept over restarts",
           [=](const std::string& text) {

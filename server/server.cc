@@ -1,4 +1,4 @@
-// The server put together: routes, keys, health, logs, start and end.
+// The server as a whole: routes, keys, health, logs, start and stop.
 #include "dsv4/server.h"
 
 #include <algorithm>
@@ -36,25 +36,26 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr size_t kMaxQueuedReads = 1024;          // requests that wait to be read
-constexpr size_t kShortBody = size_t{128} << 10;  // read within some 50 ms: never behind long ones alone
+constexpr size_t kMaxQueuedReads = 1024;  // requests that wait to be read
+constexpr size_t kShortBody = size_t{128}
+                              << 10;  // takes about 50 ms to read; such requests never wait for long ones only
 constexpr int kCompileThreads = 2;
 constexpr size_t kMaxQueuedCompiles = 256;
-constexpr size_t kMaxIdleBody = size_t{64} << 10;  // of requests whose route takes none
-// For the ends of what two readers of requests had made when memory ran out: 16 bytes and more for each JSON value.
+constexpr size_t kMaxIdleBody = size_t{64} << 10;  // for requests whose route takes no body
+// For destructors after memory ran out: JSON values of two readers need 16 bytes or more each.
 constexpr size_t kMemoryReserve = size_t{128} << 20;
 constexpr std::chrono::milliseconds kDrainPoll{50};
-constexpr std::chrono::milliseconds kLastReplies{200};  // for errors, before the end
-constexpr std::chrono::seconds kStopTime{10};           // for what the engine's thread does when it is told to stop
-constexpr double kRestartStall = 300;                   // seconds without progress of a device that is opened anew
+constexpr std::chrono::milliseconds kLastReplies{200};  // to send error replies before the end
+constexpr std::chrono::seconds kStopTime{10};           // for the engine's thread to finish after it was told to stop
+constexpr double kRestartStall = 300;                   // seconds without progress while a device is being reopened
 constexpr std::chrono::milliseconds kFileWatch{5000};
-constexpr std::chrono::milliseconds kGiveBack{5000};  // between two times that free memory is given back
+constexpr std::chrono::milliseconds kGiveBack{5000};  // interval between two attempts to return free memory
 
 std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// Answered by the I/O thread at once.
+// The I/O thread answers these paths at once.
 bool IsQuick(std::string_view path) {
   const RouteEntry* route = FindRoute(path, "GET");
   return route != nullptr && route->serve == nullptr;
@@ -77,7 +78,7 @@ class Server {
     DSV4_RETURN_IF_ERROR(OpenSpans());
     DSV4_RETURN_IF_ERROR(OpenKvEvents());
     DSV4_ASSIGN_OR_RETURN(folder_lock_, TakeDiskFolder(options_));
-    const std::string fingerprint = Fingerprint();  // first: from the scheduler on, what is counted is traffic
+    const std::string fingerprint = Fingerprint();  // before the scheduler, which counts everything as traffic
     scheduler_.emplace(engine_, tokenizer_, MakeSchedulerOptions(), metrics_,
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
     MakeApi(fingerprint);
@@ -85,12 +86,12 @@ class Server {
     TellDisk();
     file_watch_.emplace(kFileWatch, [this](const std::string& path) {
       log_.Line(LogLevel::kError, "model-changed",
-                {{"file", path}, {"what", "the file was written to while it is in use; start the server again"}});
+                {{"file", path}, {"what", "the file was changed while the server uses it; restart the server"}});
     });
     Announce(log_, options_, engine_.info(), tokenizer_, *http_);
     if (const int64_t free = engine_.free_bytes(); free > 0 && options_.kv_budget_bytes > free) {
-      Warn("--kv-budget is " + std::to_string(options_.kv_budget_bytes) + " bytes, and " + std::to_string(free) +
-           " are free: KV beyond them ends requests, or the system ends the process");
+      Warn("--kv-budget is " + std::to_string(options_.kv_budget_bytes) + " bytes but only " + std::to_string(free) +
+           " are free: KV memory above that makes requests fail, or the system kills the process");
     }
     http_->Run();
 
@@ -104,7 +105,7 @@ class Server {
   }
 
  private:
-  // ---- The start
+  // ---- Start
 
   Status Listen() {
     DSV4_ASSIGN_OR_RETURN(http_, HttpServer::Listen(
@@ -125,7 +126,7 @@ class Server {
     return hosts;
   }
 
-  // From here on, so that none is lost while the rest is made; they are answered when Run begins.
+  // Called early, so that no signal is lost while the rest starts. Signals are handled when Run begins.
   void CatchSignals() {
     http_->OnSignal([this](int signal) { OnSignal(signal); });
     if (options_.interrupted && options_.interrupted()) http_->Post([this] { OnSignal(SIGTERM); });
@@ -144,12 +145,12 @@ class Server {
     const std::string own = "kv@" + options_.host + ":" + std::to_string(http_->port()) + "@" + options_.model_name;
     const std::string topic = options_.kv_events_topic.empty() ? own : options_.kv_events_topic;
     kv_blocks_.emplace([this, topic](const Json& events) { kv_publisher_->Send(topic, events); });
-    kv_blocks_->Cleared();  // what readers know of a server that was here before
+    kv_blocks_->Cleared();  // clears what readers know of an earlier server
     log_.Line("kv-events", {{"port", int64_t{kv_publisher_->port()}}, {"topic", topic}});
     return {};
   }
 
-  // What its cache found there.
+  // Logs what the prefix cache found in its folder.
   void TellDisk() const {
     if (options_.kv_disk.empty()) return;
     Gauges gauges;
@@ -168,7 +169,7 @@ class Server {
             .kv_fixed_bytes = engine_.info().kv_fixed_bytes,
             .kv_bytes_per_token = engine_.info().kv_bytes_per_token,
             .prefix_cache = {.enabled = options_.prefix_cache,
-                             .interval = static_cast<size_t>(options_.cut_interval),
+                             .interval = static_cast<size_t>(options_.prefix_interval),
                              .disk = options_.kv_disk,
                              .disk_bytes = options_.kv_disk_bytes,
                              .in_content = options_.special_tokens_in_content,
@@ -214,7 +215,8 @@ class Server {
     log_.Line(LogLevel::kError, event, {{"what", what}});
   }
 
-  // Two replies with the same one, to the same request, come from the same weights by the same program: seeds hold.
+  // Two replies to the same request with the same fingerprint come from the same weights and the same program, so seeds
+  // give the same text.
   std::string Fingerprint() {
     const auto numerics = engine_.SnapshotFingerprint();
     return "fp_" + Sha256Hex(GetBuildInfo().commit + "\n" + (numerics.ok() ? *numerics : options_.model_name), 12);
@@ -222,7 +224,7 @@ class Server {
 
   // ---- On the I/O thread
 
-  // What a request's header decides, before its body is read: its host, origin, key, route and method.
+  // Decides from a request's header, before its body is read: by its host, origin, key, route and method.
   HttpVerdict Admit(const HttpRequest& head) {
     const ErrorForm form = head.path.starts_with("/v1/messages") ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
     std::string allow;
@@ -246,16 +248,16 @@ class Server {
     return note;
   }
 
-  // `allow`: the methods that the route takes, where the method is wrong.
+  // Sets `allow` to the methods of the route if the method is wrong.
   std::optional<ApiError> WhyRefused(const HttpRequest& head, std::string* allow) {
     const auto wrong_method = [&](std::string_view takes) {
       *allow = takes.starts_with("GET") ? "GET, HEAD" + std::string(takes.substr(3)) : std::string(takes);
-      return ApiError(405, head.path + " takes " + std::string(takes));
+      return ApiError(405, head.path + " accepts only " + std::string(takes));
     };
     const bool get = head.method == "GET" || head.method == "HEAD";
     const bool open = head.path.starts_with("/health") || (head.metrics && head.path == "/metrics");
     if (open) return get ? std::nullopt : std::optional(wrong_method("GET"));
-    if (head.metrics) return ApiError(404, "this port has /metrics and /health alone; the routes are on another");
+    if (head.metrics) return ApiError(404, "this port serves only /metrics and /health; use the server's main port");
     if (head.reserved) return Unavailable("too many connections", 1);
     if (head.method == "OPTIONS" && !options_.cors_origin.empty()) return std::nullopt;
     if (auto error = access_->Check(head, Clock::now())) return error;
@@ -265,7 +267,7 @@ class Server {
     const RouteEntry* route = FindRoute(head.path, method);
     if (route == nullptr) {
       const std::string meant = PathMeantBy(head.path);
-      return ApiError(404, "there is no " + head.path + " here; " +
+      return ApiError(404, "there is no route " + head.path + "; " +
                                (meant.empty() ? "" : "did you mean " + meant + "? ") + "/docs lists the routes");
     }
     if (route->method != method) return wrong_method(MethodsOf(head.path));
@@ -278,7 +280,7 @@ class Server {
     return error;
   }
 
-  // A request that was admitted.
+  // Handles a request that was admitted.
   void Handle(const ExchangePtr& exchange) {
     const HttpRequest& request = exchange->request();
     if (request.path.starts_with("/health")) return Health(*exchange);
@@ -288,7 +290,7 @@ class Server {
     if (route.method == "POST") TellThroughput();
     const auto length = request.body.size() <= kShortBody ? Workers::Length::kShort : Workers::Length::kLong;
     if (workers_->Post(length, [this, &route, exchange] { Serve(route, exchange); })) return;
-    ApiError error(429, "too many requests wait to be read");
+    ApiError error(429, "too many requests wait to be read; try again");
     error.retry_after_s = 1;
     RespondError(*exchange, route.form, error);
   }
@@ -306,7 +308,7 @@ class Server {
     return gauges;
   }
 
-  // From now on, while there is work.
+  // Logs the throughput while there is work.
   void TellThroughput() {
     if (tells_throughput_ || options_.log_interval_s <= 0) return;
     tells_throughput_ = true;
@@ -335,7 +337,7 @@ class Server {
     exchange.Respond(204, "", "");
   }
 
-  // Live: a restart would not help. Ready: new requests are welcome.
+  // Live: a restart would not help. Ready: the server takes new requests.
   void Health(Exchange& exchange) {
     const bool changed = file_watch_->changed();
     const bool failed = scheduler_->device_failed();
@@ -345,7 +347,7 @@ class Server {
     const std::string& path = exchange.request().path;
     const bool good = path == "/health/live" ? live : ready;
     if (path != "/health" && path != "/health/live" && path != "/health/ready") {
-      return RespondError(exchange, ErrorForm::kOpenAi, ApiError(404, "there is no " + path + " here"));
+      return RespondError(exchange, ErrorForm::kOpenAi, ApiError(404, "there is no route " + path));
     }
     const char* status = stuck       ? "stuck"
                          : failed    ? "device failed"
@@ -356,7 +358,7 @@ class Server {
                      Dump({{"status", status}, {"live", live}, {"ready", ready}}));
   }
 
-  // Some time after a request: it may have freed much.
+  // Returns free memory to the system some time after a request, which may have freed much.
   void GiveBackLater() {
     if (std::exchange(gives_back_, true)) return;
     http_->PostAfter(kGiveBack, [this] {
@@ -386,31 +388,31 @@ class Server {
   void WaitUntilDrained() {
     const auto busy = static_cast<int64_t>(http_->num_busy());
     if (busy > 0 && Clock::now() <= drain_end_) return http_->PostAfter(kDrainPoll, [this] { WaitUntilDrained(); });
-    if (busy > 0) log_.Line(LogLevel::kWarning, "stopping", {{"reason", "drain time-out"}, {"busy", busy}});
+    if (busy > 0) log_.Line(LogLevel::kWarning, "stopping", {{"reason", "drain timeout"}, {"busy", busy}});
     scheduler_->BeginStop();
     WaitUntilStopped(Scheduler::Activity::kSteps, Clock::now() + kStopTime);
   }
-  // /health goes on meanwhile. The thread of the engine may be in a step of a GPU that never ends.
+  // /health still answers while this waits. The engine's thread may be in a GPU step that never ends.
   void WaitUntilStopped(Scheduler::Activity activity, Clock::time_point end) {
     const Scheduler::Activity now = scheduler_->activity();
-    if (now == Scheduler::Activity::kNone) {  // its last outputs, errors, are queued
+    if (now == Scheduler::Activity::kNone) {  // its last outputs (errors) are queued
       return http_->num_busy() == 0 ? http_->Stop() : http_->PostAfter(kLastReplies, [this] { http_->Stop(); });
     }
     if (now == Scheduler::Activity::kSave && activity != now) end = Clock::now() + kSaveTime + kStopTime;
     if (Clock::now() > end) return GiveUp(now);
     http_->PostAfter(kDrainPoll, [this, now, end] { WaitUntilStopped(now, end); });
   }
-  // Threads that hang cannot be joined: the process ends as it is.
+  // Threads that hang cannot be joined, so the process ends at once.
   void GiveUp(Scheduler::Activity stuck) {
     log_.Line(LogLevel::kError, "stuck",
-              {{"what", stuck == Scheduler::Activity::kRestart ? "opening the device anew"
+              {{"what", stuck == Scheduler::Activity::kRestart ? "reopening the device"
                         : stuck == Scheduler::Activity::kSave  ? "writing the prefix cache to --kv-disk"
                                                                : "a step of the engine"},
                {"seconds", Rounded(scheduler_->SecondsStuck(), 1)}});
     http_->PostAfter(kLastReplies, [] { ::_exit(1); });
   }
 
-  // There is no device any more: what is queued are errors, and clients get them.
+  // The device is lost. The queued outputs are errors, which clients still get.
   void OnFatal(const Status& status) {
     fatal_ = status;
     draining_ = true;
@@ -437,7 +439,7 @@ class Server {
       exchange->DropBody();
       exchange->OutOfMemory();
       RefillMemoryReserve();
-      LogError("error", "a request needs more memory than there is; it got a 503");
+      LogError("error", "out of memory while reading a request; the client got a 503");
     }
   }
 
@@ -446,7 +448,7 @@ class Server {
   const ServerOptions& options_;
   const Log log_;
   Metrics metrics_;
-  bool stopped_ = false;  // calls that still wait for their time find nothing to do
+  bool stopped_ = false;  // pending timers check it and do nothing
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<FolderLock> folder_lock_;
   std::unique_ptr<KvPublisher> kv_publisher_;
@@ -460,10 +462,10 @@ class Server {
   std::optional<Workers> workers_;
   std::optional<Access> access_;
   std::optional<FileWatch> file_watch_;
-  std::unique_ptr<SpanExporter> spans_;  // null: none are exported
+  std::unique_ptr<SpanExporter> spans_;  // null: spans are not exported
   ThroughputLog throughput_{log_, metrics_};
   bool tells_throughput_ = false, gives_back_ = false, draining_ = false;
-  Status fatal_;  // why the server ends by itself
+  Status fatal_;  // why the server ends without a signal
   Clock::time_point drain_end_;
 };
 
@@ -479,7 +481,7 @@ Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& op
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) throw;
   }
-  return ResourceExhausted("cannot start the server's threads; raise the limits of the process (ulimit -u, -v)");
+  return ResourceExhausted("cannot start the server's threads: raise the limits of the process (ulimit -u, -v)");
 }
 
 }  // namespace dsv4

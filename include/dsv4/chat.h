@@ -1,11 +1,11 @@
-// Chat encoding: a conversation in OpenAI form to the exact prompt text that DeepSeek-V4 was trained on.
+// Chat encoding: turns a conversation in OpenAI form into the exact prompt text that DeepSeek-V4 was trained on.
 //
 //   auto request = dsv4::ParseChatRequest(R"({"messages": [{"role": "user", "content": "Hi"}], "thinking": true})");
 //   auto prompt = dsv4::RenderPrompt(*request, dsv4::DetectDialect(model_dir));
-//   ids = tokenizer->Encode(*prompt);      // the whole prompt at once: splitting it changes ids
+//   ids = tokenizer->Encode(*prompt);      // the whole prompt in one call: splitting it changes the ids
 //
-// The prompt ends with "<｜Assistant｜><think>" or "<｜Assistant｜></think>", so the model's output starts inside
-// the reasoning or inside the content (output_parser.h takes it apart).
+// The prompt ends with "<｜Assistant｜><think>" or "<｜Assistant｜></think>". So the model's output starts inside
+// the reasoning or inside the content; output_parser.h parses it.
 #pragma once
 
 #include <string>
@@ -17,33 +17,33 @@
 
 namespace dsv4 {
 
-// Releases of V4 whose prompts differ (only in the text of the reasoning effort).
+// Releases of V4 with different prompts. They differ only in the text of the reasoning effort.
 enum class ChatDialect {
   kV4Preview,  // Flash, Pro (April 2026)
   kV40731,     // Flash of 2026-07-31 and later
 };
 
-// "v4" or "v4-0731". Error: kInvalidArgument, naming both.
+// The names are "v4" and "v4-0731". Error: kInvalidArgument, which lists both names.
 std::string_view ChatDialectName(ChatDialect dialect);
 Result<ChatDialect> ParseChatDialect(std::string_view name);
 
-// Looks into the encoder that a checkpoint ships (encoding/encoding_dsv4.py); kV4Preview where there is none
-// or it tells nothing. Config and tokenizer files are the same in both releases.
+// Returns the dialect of the encoder in the checkpoint (encoding/encoding_dsv4.py), since config and tokenizer files
+// are the same in both releases. Returns kV4Preview if there is no encoder or its dialect cannot be determined.
 ChatDialect DetectDialect(const std::string& model_dir);
 
 enum class Role { kSystem, kUser, kAssistant, kTool, kLatestReminder, kDeveloper };
 
-// Quick instructions of DeepSeek's own product: the model answers with one short text.
+// Quick instructions of DeepSeek's own product. The model answers each with one short text.
 enum class ChatTask { kNone, kAction, kQuery, kAuthority, kDomain, kTitle, kReadUrl };
 
-// What the levels write behind BOS in thinking mode:
+// Reasoning effort. In thinking mode it adds a text after BOS:
 //             kDefault   kLow       kHigh                kMax
 //   preview   nothing    an error   nothing              "Absolute maximum..."
 //   0731      nothing    nothing    "Absolute maximum.." "Beyond maximum..."
-// kDefault is a request without a level, as the encoder treats it; DeepSeek's hosted 0731 service sends kHigh.
+// kDefault is a request without a level. DeepSeek's hosted 0731 service sends kHigh for such a request.
 enum class ReasoningEffort { kDefault, kLow, kHigh, kMax };
 
-// A part of a message. "text": its text. "tool_result": the result of a call. Any other type is written as
+// A part of a message, of type "text" or "tool_result" (the result of a tool call). Any other type is written as
 // "[Unsupported TYPE]", as the official encoder does.
 struct ContentBlock {
   std::string type = "text";
@@ -52,7 +52,7 @@ struct ContentBlock {
 };
 
 struct ToolCall {
-  std::string id;  // "" where there is none
+  std::string id;  // "": none
   std::string name;
   std::string arguments;  // JSON text of an object; text that is not JSON becomes one parameter named "arguments"
 };
@@ -60,58 +60,60 @@ struct ToolCall {
 struct Message {
   Role role = Role::kUser;
   std::string content;
-  std::vector<ContentBlock> content_blocks;  // user: replaces content when not empty; elsewhere not used
+  std::vector<ContentBlock> content_blocks;  // user: replaces content if not empty; ignored for other roles
   std::string reasoning_content;             // assistant
   std::vector<ToolCall> tool_calls;          // assistant
   std::string tool_call_id;                  // tool
   ChatTask task = ChatTask::kNone;           // user, assistant
-  bool wo_eos = false;                       // assistant: leaves EOS off, so that the model continues this message
+  bool wo_eos = false;                       // assistant: omits EOS, so that the model continues this message
   std::vector<std::string> tools;            // system, developer: JSON text of each tool's "function" object
-  std::string response_format;               // system, developer: JSON text; "" where there is none
+  std::string response_format;               // system, developer: JSON text; "": none
 };
 
 struct ChatRequest {
   std::vector<Message> messages;
-  // Of the whole request: they go to the first message if that is a system message, else to an empty one put
-  // in front.
+  // Tools and response format of the whole request. RenderPrompt adds them to the first message if that is a system
+  // message; otherwise it inserts an empty system message before it.
   std::vector<std::string> tools;
   std::string response_format;
   bool thinking = false;
   ReasoningEffort effort = ReasoningEffort::kDefault;
-  // Thinking mode leaves out the reasoning (and developer messages) before the last user turn. Tools anywhere
-  // in the request switch this off.
+  // Thinking mode: omits the reasoning and the developer messages before the last user turn. Ignored if the request
+  // contains tools.
   bool drop_thinking = true;
   bool add_bos = true;
 };
 
-// Reads
+// Parses
 //   {"messages": [...], "tools": [...], "response_format": {...}, "thinking": true, "effort": "max",
 //    "drop_thinking": true, "add_default_bos_token": true}
-// Only "messages" is required; thinking is off by default. "enable_thinking" and "reasoning_effort" are other
-// names of "thinking" and "effort" (reasoning_effort "none" turns thinking off); {"type": "enabled"} is read
-// as true. A message's content may be null, a string or a list of parts, joined by "\n\n"; the arguments of a
-// call may be JSON text or an object; "prefix": true is another name of "wo_eos". Fields that do not concern
-// the prompt (model, temperature, ...) are ignored. Errors: kInvalidArgument, naming the field.
+// Only "messages" is required. Thinking is off by default. Aliases: "enable_thinking" for "thinking",
+// "reasoning_effort" for "effort" (the value "none" turns thinking off), "prefix" for "wo_eos"; {"type": "enabled"}
+// means true. The content of a message is null, a string, or a list of parts, which are joined by "\n\n". The arguments
+// of a call are JSON text or an object. Other fields (model, temperature, ...) are ignored. Error: kInvalidArgument,
+// which names the field.
 Result<ChatRequest> ParseChatRequest(std::string_view json);
 
-// What ParseChatRequest reads as the same request, a message a line; broken UTF-8 becomes U+FFFD.
+// Returns JSON text that ParseChatRequest parses to the same request, one message per line. Replaces invalid UTF-8 by
+// U+FFFD.
 std::string ChatRequestToJson(const ChatRequest& request);
 
-// Errors: kInvalidArgument (an effort that the dialect does not know, an empty developer message, arguments
-// that are valid JSON but no object, a field where its role cannot have it), naming the message.
+// Returns the prompt text. Error: kInvalidArgument, which names the message (an effort that the dialect does not have,
+// an empty developer message, arguments that are valid JSON but not an object, a field that the role cannot have).
 Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect);
 
-// A prompt that tells what of it came with the request: contents, reasoning, calls, schemas. The rest is the encoder's
-// own, and only there does the format need its special tokens.
+// A prompt, and the ranges of it that are copied from the request (contents, reasoning, calls, schemas). The encoder
+// writes everything else. The format needs special tokens only outside of these ranges.
 struct RenderedPrompt {
   std::string text;
-  std::vector<TextRange> given;  // in order; each in UTF-8 as it was given
+  std::vector<TextRange> content_ranges;  // in order; the bytes are unchanged
 };
-// Errors as of RenderPrompt.
-Result<RenderedPrompt> RenderPromptWithPlaces(const ChatRequest& request, ChatDialect dialect);
+// Same errors as RenderPrompt.
+Result<RenderedPrompt> RenderPromptWithRanges(const ChatRequest& request, ChatDialect dialect);
 
-// What spellings of special tokens in the given parts of a prompt are: special tokens, as in the official encoder,
-// whose ids this keeps; or ordinary text, so that no content can end a turn, open one or forge a call.
+// Treatment of text inside content_ranges that spells a special token.
+//   kOfficial  it becomes the special token; the ids are the same as with the official encoder
+//   kText      it stays ordinary text, so that no content can end a turn, begin one, or forge a call
 enum class SpecialTokensInContent { kOfficial, kText };
 EncodeOptions EncodeOptionsOf(const RenderedPrompt& prompt, SpecialTokensInContent in_content);
 

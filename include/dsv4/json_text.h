@@ -1,5 +1,5 @@
-// JSON text at the edges: what `tokenize`, `detokenize`, `encode` and `parse` read and print with --jsonl.
-// Everything written is on one line, non-ASCII characters raw, broken UTF-8 replaced by U+FFFD.
+// JSON text that the commands `tokenize`, `detokenize`, `encode` and `parse` read and write with --jsonl. Every
+// function that writes JSON returns one line, with non-ASCII characters unescaped and invalid UTF-8 replaced by U+FFFD.
 #pragma once
 
 #include <span>
@@ -13,33 +13,32 @@
 
 namespace dsv4 {
 
-// "text" with quotes and escapes.
+// Returns `text` as a JSON string, with quotes and escapes.
 std::string JsonQuote(std::string_view text);
 
-// One JSON string. Error: kInvalidArgument.
+// Parses one JSON string. Error: kInvalidArgument.
 Result<std::string> ParseJsonString(std::string_view json);
 
-// [1, 2, 3]
+// Returns "[1, 2, 3]".
 std::string TokenIdsToJson(std::span<const TokenId> ids);
 
-// A JSON array of integers. Error: kInvalidArgument, naming the element.
+// Parses a JSON array of integers. Error: kInvalidArgument, which names the element.
 Result<std::vector<TokenId>> ParseTokenIdsJson(std::string_view json);
 
-// Integers separated by white space or commas, or a JSON array of them (--token-ids F). Error: kInvalidArgument,
-// quoting the piece that is not a token id. Whether the ids are in a vocabulary is the caller's to check.
+// Parses integers that are separated by white space or commas, or a JSON array of integers (--token-ids F). Does not
+// check that the ids are in a vocabulary. Error: kInvalidArgument, which quotes the text that is not a token id.
 Result<std::vector<TokenId>> ParseTokenIdList(std::string_view text);
 
-// {"reasoning_content": "...", "content": "...", "tool_calls": [{"type": "function", "function": {"name":
-// "...", "arguments": "..."}}]}; a call with an id has "id" first.
+// Returns {"reasoning_content": "...", "content": "...", "tool_calls": [{"type": "function", "function": {"name":
+// "...", "arguments": "..."}}]}. A call with an id begins with "id".
 std::string MessageToJson(const ParsedMessage& message);
 
-// {"completion": "...", "thinking": true}: one line of `parse --jsonl`; thinking is off where it is not
-// given.
+// One input line of `parse --jsonl`: {"completion": "...", "thinking": true}.
 struct CompletionLine {
   std::string completion;
   bool thinking = false;
 };
-// Error: kInvalidArgument, naming the field.
+// Error: kInvalidArgument, which names the field.
 Result<CompletionLine> ParseCompletionLine(std::string_view json);
 
 }  // namespace dsv4

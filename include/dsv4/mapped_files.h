@@ -1,4 +1,4 @@
-// Files that are read where they lie, mapped into memory: a model's weights, for as long as an engine on a CPU lives.
+// Memory-mapped files of a model. An engine on a CPU reads its weights from them for as long as it lives.
 #pragma once
 
 #include <string>
@@ -6,14 +6,14 @@
 
 namespace dsv4 {
 
-// The mapped file that `address` belongs to, fit for a terminal; null: none. Reading one that has become shorter, or
-// whose disk fails, is a SIGBUS with that address: a handler may call this, and nothing of the file can be read any
-// more.
+// Returns the path of the mapped file that contains `address`, printable on a terminal; null if there is none.
+// A signal handler may call it. Reading a mapped file that was truncated, or whose disk failed,
+// raises SIGBUS with the address that was read. Nothing more can be read from such a file.
 const char* MappedFileAt(const void* address);
 
-// The mapped files whose size or time of change is no longer what it was: their owner writes to them, and nobody knows
-// what is read from them. A file that another one has taken the place of is not among them, as the old one stays what
-// it was. Any thread; may wait for the disk.
+// Returns the mapped files whose size or modification time has changed since they were mapped. A process writes to
+// these files, so the bytes read from them are undefined. A file that was replaced by rename is not among them: the
+// mapping still has the old contents. Thread-safe. May wait for the disk.
 std::vector<std::string> ChangedMappedFiles();
 
 }  // namespace dsv4

@@ -1,6 +1,6 @@
-// For measurements: what an engine's processor could do at most, and where the time of its steps goes. The CPU only;
-// elsewhere every call ends with kUnsupported, but for Engine::MeasureReadRate, AppendCopies and ReplaceDrafts. Rates
-// are of a second, times are in seconds.
+// Measurements: peak rates of an engine's processor, times of ops in a step, and helpers for benchmarks. Functions
+// return kUnsupported on other devices than the CPU, except AppendCopies and ReplaceDrafts. Rates are per second, times
+// in seconds.
 #pragma once
 
 #include <cstdint>
@@ -15,70 +15,71 @@
 
 namespace dsv4 {
 
-// Threads of the engine, and on how many cores this process may run.
 struct CpuInfo {
-  int num_threads = 0;
-  int num_cores = 0;
-  int num_nodes = 0;  // of memory that those cores belong to
-  bool pinned = false;
-  std::string instructions;  // the set that kernels use: "avx2"
+  int num_threads = 0;       // threads of the engine
+  int num_cores = 0;         // cores that this process may use
+  int num_nodes = 0;         // memory nodes of these cores
+  bool pinned = false;       // each thread stays on one core
+  std::string instructions;  // instruction set of the kernels: "avx2"
 };
 Result<CpuInfo> DescribeCpu(Engine& engine);
 
-// Fused float32 multiply-adds a second, in registers, of the engine's threads together.
+// Returns the peak rate of fused float32 multiply-adds in registers, for all threads of the engine together.
 Result<double> MeasureFmaRate(Engine& engine);
 
 struct OpTime {
   std::string op, detail;  // "linear", "NVFP4 4096x8192"
   int64_t calls = 0;
-  double seconds = 0;   // without the ops that it calls
-  double bytes = 0;     // of weights and cache rows that it reads at least
+  double seconds = 0;   // without the time of nested ops
+  double bytes = 0;     // minimum reads of weights and cache rows
   double products = 0;  // multiply-adds
 };
-// The ops that `work` runs on the engine, in order of their first call. Ops that the trace sees as one are one row.
-// Errors: those of `work`.
+// Runs `work` and returns the ops that it ran on the engine, in order of their first call. Calls with the same op and
+// detail are added up. Returns the error of `work` if it fails.
 Result<std::vector<OpTime>> TraceOps(Engine& engine, const std::function<Status()>& work);
 
 struct LinearShape {
-  int64_t rows = 0, cols = 0, groups = 1;  // as ops/linear has them
+  int64_t rows = 0, cols = 0, groups = 1;  // outputs, inputs, and groups (block-diagonal matrices) of a linear
 };
-// Of the engine's model, each once, in order of their first use.
+// Returns the different shapes of the engine's model, in order of their first use.
 Result<std::vector<LinearShape>> LinearShapes(Engine& engine);
 
-// One linear of random weights in `format` ("NVFP4", "MXFP4", "FP8", "BF16"), as many of them in turn as no cache
-// holds, for about `budget` seconds: the median time of a call, with the engine's integer inputs and AMX tiles where
-// its options have them. Matrices of more than 256 MiB lose rows. Error: kInvalidArgument (another format).
 struct LinearTime {
-  int64_t rows = 0;
-  double seconds = 0, bytes = 0, products = 0;
+  int64_t rows = 0;                             // rows that were measured
+  double seconds = 0, bytes = 0, products = 0;  // per call: median time, bytes read, multiply-adds
 };
+// Measures one linear with random weights in `format` ("NVFP4", "MXFP4", "FP8" or "BF16") for about `budget` seconds.
+// The calls cycle through copies of the matrix that together exceed the caches. Uses the engine's integer inputs and
+// AMX tiles if its options enable them. Matrices of more than 256 MiB are shortened to fewer rows. Error:
+// kInvalidArgument (another format).
 Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape,
                                  int64_t num_tokens, double budget);
 
-// Appends tokens without computing them: their cached rows are copies of those of the session's whole pages of 256
-// tokens, in turn; there must be one. For measurements at contexts that would take minutes or hours to fill; the text
-// that follows means nothing. Errors: kInvalidArgument (no whole page yet, an id outside the vocabulary),
+// Appends tokens without computing them. Their cached rows are copies of the session's complete pages (256 tokens), in
+// turn. Requires at least one complete page. For measurements at contexts that would take minutes or hours to fill; the
+// generated text has no meaning. Errors: kInvalidArgument (no complete page, an id outside the vocabulary),
 // kResourceExhausted (context limit, memory).
 Status AppendCopies(Session& session, std::span<const TokenId> tokens);
 
-// What a session is going to say, as far as is known.
+// Tokens that a session is known to emit.
 struct KnownText {
   const Session* session = nullptr;
-  size_t begin = 0;             // its tokens in front of
-  std::vector<TokenId> tokens;  // these
+  size_t begin = 0;             // position of the first token of `tokens`
+  std::vector<TokenId> tokens;  // tokens of the session from `begin`
 };
 struct KnownDrafts {
   std::vector<KnownText> texts;
-  // Share of a draft's tokens that are right where those in front of it are. Runs of right ones have the lengths that
-  // chance would give them, each as often as is to be expected: luck has no part in what drafts give.
-  double right = 1;
-  double repeats = 0;  // of a wrong one: that it repeats the token in front of it, else it is any
-  int64_t tokens = 0;  // of every draft; 0: what the engine's policy takes
+  // Acceptance rate: probability that a draft token is right if all tokens of the draft before it are. The lengths of
+  // runs of accepted tokens follow the geometric distribution exactly, so that two measurements give the same figure.
+  double acceptance = 1;
+  double repeats = 0;  // probability that a wrong token repeats the token before it; otherwise it is random
+  int64_t tokens = 0;  // length of every draft; 0: the engine's policy decides
   uint64_t seed = 1;
 };
-// From now on drafts of `engine` are made as its options say, which takes its time, and then replaced: for figures of
-// what drafts would give if they were so good. Without texts drafts are its own again. Sessions outlive that; on any
-// device. Errors: kInvalidArgument (an engine that does not draft).
+// Replaces the drafts of `engine` by drafts with a given acceptance rate, to measure the effect of drafts of that
+// quality. The engine still makes its own drafts, so their cost is included. Empty `known.texts` restores the engine's
+// own drafts. The sessions of `known` must exist until then. On any device. Error: kInvalidArgument (the engine has no
+// drafter).
 Status ReplaceDrafts(Engine& engine, KnownDrafts known);
 
 }  // namespace dsv4

@@ -1,23 +1,21 @@
-// Output parsing: the text that the model writes to reasoning, content and tool calls.
+// Output parsing: splits the text that the model writes into reasoning, content and tool calls.
 //
-// The tolerant parser (OutputParser, ParseOutput) accepts every text; where it has to choose it follows the
-// streaming recogniser of DeepSeek's own serving layer, and public servers where that one is silent:
-//  1. The text starts inside the reasoning (thinking) or inside the content. Leading newlines of both are
-//     dropped, and so is a "<think>" at the start of the reasoning. The newlines right before "</think>" go
-//     with it.
-//  2. "<｜DSML｜tool_calls>", or a call without that frame, starts the tool calls, in the reasoning too. The
-//     newlines before it go with it; none are required. V4.1's spelling ("<｜DSML｜ calls>", "<｜DSML｜ invoke
-//     ...") is accepted. Other uses of the marker, such as V3.2's function_calls, stay text.
-//  3. A stray "</think>" in the content is dropped. Without any "</think>" all is reasoning.
-//  4. After the end of the tool calls everything is dropped. The text of EOS ends the output wherever it
-//     stands.
-//  5. Between tags of the block everything is skipped. A call ends at "</｜DSML｜invoke>", at the end of the
-//     block, at the next call or at the end of the text; a value at any "</｜DSML｜" and at the next parameter
-//     or call. A call with an empty name is skipped.
-//  6. Values of string="true" become JSON strings as they stand, without trimming or unescaping. Values of
-//     string="false" keep their text if it is valid JSON and become JSON strings otherwise; without the
-//     attribute it is the same. Keys are not checked: a repeated key is repeated in the arguments.
-//  7. A beginning of a tag is held back until it is decided; at the end of the text it is text.
+// The tolerant parser (OutputParser, ParseOutput) accepts every text. Ambiguous text is parsed as by the streaming
+// recogniser of DeepSeek's own serving layer, or as by public servers if that recogniser defines nothing. Rules:
+//  1. The text starts inside the reasoning (thinking) or inside the content. Removed: leading newlines of both, a
+//     "<think>" at the start of the reasoning, and the newlines directly before "</think>".
+//  2. "<｜DSML｜tool_calls>", or a call without that frame, begins the tool calls, also inside the reasoning. Newlines
+//     before it are removed; none are required. V4.1's spelling ("<｜DSML｜ calls>", "<｜DSML｜ invoke ...") is accepted.
+//     Other uses of the marker, such as V3.2's function_calls, stay text.
+//  3. A stray "</think>" in the content is removed. Without any "</think>" the whole text is reasoning.
+//  4. Everything after the end of the tool calls is removed. The text of EOS ends the output anywhere.
+//  5. Text between the tags of the block is skipped. A call ends at "</｜DSML｜invoke>", at the end of the block, at the
+//     next call, or at the end of the text. A value ends at any "</｜DSML｜" and at the next parameter or call. A call
+//     with an empty name is skipped.
+//  6. A value with string="true" becomes a JSON string, without trimming or unescaping. A value with string="false", or
+//     without the attribute, keeps its text if it is valid JSON, and otherwise becomes a JSON string. Keys are not
+//     checked: a repeated key is repeated in the arguments.
+//  7. The beginning of a tag is held back until the tag is complete or impossible; at the end of the text it is text.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +32,8 @@ namespace dsv4 {
 struct ParsedMessage {
   std::string reasoning_content;
   std::string content;
-  std::vector<ToolCall> tool_calls;  // arguments: JSON text of an object; ids are left empty
-  bool cut_off = false;              // the text ended inside a tool call, whose arguments the parser has closed
+  std::vector<ToolCall> tool_calls;  // arguments: JSON text of an object; ids are empty
+  bool cut_off = false;              // the text ended inside a tool call; the parser has closed its arguments
 };
 
 struct OutputDelta {
@@ -51,8 +49,8 @@ struct OutputDelta {
   std::string text;
 };
 
-// Incremental: feed bytes, split anywhere (in the middle of a character, too). The deltas' texts joined do
-// not depend on the splits. If every piece fed ends with a whole character, so does every delta.
+// Incremental parser. The bytes may be split anywhere, even inside a character. The joined texts of the deltas do not
+// depend on the splits. If every piece ends with a complete character, every delta does too.
 class OutputParser {
  public:
   explicit OutputParser(bool thinking);
@@ -62,16 +60,16 @@ class OutputParser {
 
   std::vector<OutputDelta> Push(std::string_view bytes);
 
-  // The end of the text: what was held back. Nothing may follow.
+  // Ends the text and returns what was held back. The parser accepts nothing afterwards.
   std::vector<OutputDelta> Finish();
 
-  // True once nothing more can come (end of the tool calls, or EOS): the caller may stop generating.
+  // Returns true if later text has no effect (after the end of the tool calls, or EOS). The caller may stop generating.
   bool done() const;
 
-  // True inside the content: the only place where stop strings of the user apply.
+  // Returns true inside the content. Stop strings of the user apply only there.
   bool in_content() const;
 
-  // Everything so far, put together.
+  // Returns the message so far: all deltas joined.
   const ParsedMessage& message() const;
 
  private:
@@ -79,12 +77,12 @@ class OutputParser {
   std::unique_ptr<Impl> impl_;
 };
 
-// OutputParser on a whole text.
+// Parses a whole text with OutputParser.
 ParsedMessage ParseOutput(std::string_view text, bool thinking);
 
-// The official encoder's own parser, for checking a model's form: `text` ends with EOS, tags stand exactly as
-// trained, no repeated keys, no stray markers, nothing trimmed. Values of string="false" are not checked.
-// Errors: kInvalidArgument, saying what was expected and at which byte.
+// Strict parser, as in the official encoder, to check the format of a model's output. Requires that `text` ends with
+// EOS, that tags are exactly as in training, and that there are no repeated keys and no stray markers. Trims nothing.
+// Does not check values with string="false". Error: kInvalidArgument, which states what was expected and at which byte.
 Result<ParsedMessage> ParseOutputStrict(std::string_view text, bool thinking);
 
 }  // namespace dsv4

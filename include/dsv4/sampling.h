@@ -1,4 +1,4 @@
-// From logits to a token: penalties, bias, temperature, cuts, draw, log-probabilities.
+// Sampling of a token from logits: bias, penalties, temperature, filters, draw, log-probabilities.
 #pragma once
 
 #include <cstdint>
@@ -13,54 +13,57 @@
 
 namespace dsv4 {
 
-// Order of work: logit bias; repetition, then presence and frequency penalties; temperature; top-k; top-p; min-p; draw.
-// Each cut sees the probabilities of what the cuts before it left. Ties count as more likely at the lower id.
+// Order: logit bias; repetition penalty; presence and frequency penalties; temperature; top-k; top-p; min-p; draw. Each
+// filter (top-k, top-p, min-p) uses the probabilities of the tokens that the filters before it kept. If two tokens are
+// equally likely, the lower id counts as more likely.
 struct SamplingParams {
-  float temperature = 1.0f;  // >= 0; 0 takes the largest logit (ties: the lowest id)
-  int64_t top_k = 0;         // keep the k most likely; 0: all
+  float temperature = 1.0f;  // >= 0; 0: greedy, the largest logit (of equal logits, the lowest id)
+  int64_t top_k = 0;         // keep the k most likely tokens; 0: all
   float top_p = 1.0f;        // (0, 1]: keep the smallest set whose probabilities sum to at least top_p
-  float min_p = 0.0f;        // [0, 1]: drop what is less likely than min_p times the most likely
-  // > 0: logits of tokens seen (prompt and output) are divided (if positive) or multiplied by it
+  float min_p = 0.0f;        // [0, 1]: drop tokens that are less likely than min_p times the most likely token
+  // > 0: for tokens in the prompt or the output, divides positive logits by it and multiplies negative logits by it.
   float repeat_penalty = 1.0f;
-  float presence_penalty = 0.0f;                           // [-2, 2]: subtracted once for a token in the output
-  float frequency_penalty = 0.0f;                          // [-2, 2]: subtracted for each time it occurs in the output
-  std::vector<std::pair<TokenId, float>> logit_bias = {};  // added; -inf bans the token, +inf leaves no other
-  // Same seed, parameters and logits: same tokens, on any machine, device and thread count. What output token number n
-  // is depends on (logits, parameters, tokens before it, seed, n) alone (docs/dev/numerics.md, 4).
+  float presence_penalty = 0.0f;                           // [-2, 2]: subtracted once if the token is in the output
+  float frequency_penalty = 0.0f;                          // [-2, 2]: subtracted for each occurrence in the output
+  std::vector<std::pair<TokenId, float>> logit_bias = {};  // added; -inf bans the token, +inf bans all others
+  // The same seed, parameters and logits give the same tokens on every machine, device and number of threads. Output
+  // token n depends only on the logits, the parameters, the tokens before it, the seed, and n (docs/dev/numerics.md,
+  // 4). Not set: Sampler::Create draws a seed.
   std::optional<uint64_t> seed = {};
-  int top_logprobs = -1;  // -1: no log-probabilities; n >= 0: the chosen token's and the n most likely tokens'
+  int top_logprobs = -1;  // -1: no log-probabilities; n >= 0: of the chosen token and the n most likely tokens
 };
 
-// Checks every range and id; the error names the field, the value and what is accepted.
+// Checks the range of every field and the token ids. Error: kInvalidArgument, which names the field, the value and the
+// accepted values.
 Status ValidateSampling(const SamplingParams& params, int64_t vocab_size);
 
 struct TokenLogprob {
   TokenId id;
-  float logprob;  // natural logarithm, of the model's own distribution (before penalties, bias, temperature and cuts)
+  float logprob;  // natural logarithm, of the model's distribution before bias, penalties, temperature and filters
 };
 
 struct SampledToken {
   TokenId id = -1;
-  bool drafted = false;           // Engine::Decode: from the step of the token before it, by a draft that was accepted
-  float logprob = 0;              // when top_logprobs >= 0
-  std::vector<TokenLogprob> top;  // most likely first; ties: the lower id first
+  bool drafted = false;           // Engine::Decode: an accepted draft token, from the same step as the token before it
+  float logprob = 0;              // if top_logprobs >= 0
+  std::vector<TokenLogprob> top;  // most likely first; of equals, the lower id first
 };
 
-// One per sequence: carries the random state and the counts that the penalties need.
+// Sampler of one sequence: holds the random state and the token counts for the penalties.
 class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // Without a seed in `params` one is drawn from the system.
+  // If `params` has no seed, draws one from the system's random source. Same errors as ValidateSampling.
   static Result<std::unique_ptr<Sampler>> Create(const SamplingParams& params, int64_t vocab_size);
 
-  // Tokens of the prompt: they count for repeat_penalty only. Ids outside the vocabulary have no effect.
+  // Adds tokens of the prompt, which count only for repeat_penalty. Ids outside the vocabulary have no effect.
   virtual void AddPrompt(std::span<const TokenId> tokens) = 0;
 
-  // Chooses the next token from logits [V] and counts it as output. `allowed`, where it is not empty, has a bit for
-  // each token (bit id % 32 of word id / 32): what has none is banned, as by logit_bias. Errors, after which nothing
-  // has been counted: kInternal when the logits hold NaN, or nothing but -inf; kInvalidArgument when every token that
-  // the logits allow is banned, or when there are not V logits.
+  // Draws the next token from logits [V] and counts it as output. `allowed` is empty or has one bit per token (bit
+  // id % 32 of word id / 32); a token whose bit is 0 is banned, as by logit_bias. Errors, after which nothing has been
+  // counted: kInternal (the logits contain NaN, or only -inf), kInvalidArgument (all tokens with a finite logit are
+  // banned, or the number of logits is not V).
   virtual Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint32_t> allowed) = 0;
   Result<SampledToken> Sample(std::span<const float> logits) { return Sample(logits, {}); }
 

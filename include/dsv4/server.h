@@ -1,5 +1,5 @@
-// The HTTP server: OpenAI- and Anthropic-compatible routes over one engine, with continuous batching.
-// docs/serving/routes.md lists routes and fields, docs/serving/operations.md metrics.
+// The HTTP server: OpenAI- and Anthropic-compatible routes on one engine, with continuous batching.
+// docs/serving/routes.md lists the routes and fields, docs/serving/operations.md the metrics.
 #pragma once
 
 #include <cstddef>
@@ -20,82 +20,84 @@ struct MemoryPlan;
 
 struct ServerOptions {
   std::string model_dir;                 // for generation_config.json and tokenizer_config.json
-  std::string model_name;                // what /v1/models says and replies name
-  std::vector<std::string> other_names;  // that requests may call the model by as well
+  std::string model_name;                // name in /v1/models and in replies
+  std::vector<std::string> other_names;  // more names that requests may use for the model
   std::string host = "127.0.0.1";
-  int port = 8000;                    // 0: any free one; the start-up line tells which
-  int metrics_port = -1;              // /metrics and /health* alone, without a key or TLS; 0: any free one; -1: none
-  std::string tls_cert, tls_key;      // PEM files, both or none; "": plain HTTP
-  std::vector<std::string> api_keys;  // empty: none is asked for
-  std::vector<std::string> key_labels = {};  // of each, for the log; where there is none, or "": "key-N"
-  bool share_cache = false;                  // of several keys: all use one prefix cache instead of one each
+  int port = 8000;                // 0: any free port, which the start-up line reports
+  int metrics_port = -1;          // second port for /metrics and /health*, without keys and TLS; 0: any free; -1: none
+  std::string tls_cert, tls_key;  // PEM files; both or none. "": plain HTTP
+  std::vector<std::string> api_keys;         // empty: no key is required
+  std::vector<std::string> key_labels = {};  // label of each key in the log; missing or "": "key-N"
+  bool share_cache = false;                  // all keys use one prefix cache; false: one per key
   std::string cors_origin;                   // "": no CORS headers
-  // Names beside localhost, 127.0.0.0/8, ::1 and `host` that requests may call this server by. With none, and a host
-  // that others reach, any name will do.
+  // Host names that requests may use, in addition to localhost, 127.0.0.0/8, ::1 and `host`. Empty: if other machines
+  // can reach `host`, requests may use any name.
   std::vector<std::string> allowed_hosts;
-  double key_guesses = 5;  // wrong keys a second from one address; 0: any
+  double key_guesses = 5;  // maximum number of wrong keys per second from one address; 0: no limit
 
   ChatDialect dialect = ChatDialect::kV4Preview;
-  // Of chats. As text, what users and tools write can neither end a turn nor open one.
+  // Special tokens in chat messages. With kText, the content of users and tools can neither end nor begin a turn.
   SpecialTokensInContent special_tokens_in_content = SpecialTokensInContent::kText;
-  bool default_thinking = true;  // of OpenAI's chat and responses routes, where a request does not say
+  bool default_thinking = true;  // reasoning in OpenAI chat and responses requests that do not set it
   std::string reasoning_field = "reasoning_content";  // or "reasoning", or "both"
-  bool strict_model = false;                          // a request for another model name gets 404
+  bool strict_model = false;                          // replies 404 to a request for another model name
 
-  int64_t max_running = 64;  // sequences in the batch
-  // the engine decodes more than kMaxDecodeRows of them in a pass (engine.h): said at the start
+  int64_t max_running = 64;  // maximum number of sequences in the batch
+  // The engine decodes more than kMaxDecodeRows sequences in a pass (engine.h). The start-up log reports it.
   bool wide_steps = false;
-  int num_ranks = 1;            // of the engine, for clients that ask
-  int64_t max_waiting = 256;    // sequences in the queue; more get 429
-  int64_t prefill_chunk = 512;  // prompt tokens of one step
-  double max_gap_s = 0.25;      // aim of the time between two tokens of a stream while prompts are read; 0: no bound
-  double gather_s = 0;          // an idle engine begins when no prompt came for so long, or ten times as much is over
+  int num_ranks = 1;            // of the engine; reported to clients
+  int64_t max_waiting = 256;    // maximum number of sequences in the queue; more get 429
+  int64_t prefill_chunk = 512;  // prompt tokens per step
+  double max_gap_s = 0.25;      // target for the time between two tokens of a stream during prefill; 0: none
+  // An idle engine waits until no prompt has arrived for this time, at most ten times this time, before it begins.
+  double gather_s = 0;
   int64_t kv_budget_bytes = 0;
   bool prefix_cache = true;
-  int64_t cut_interval = 4096;  // tokens between two points of a long prompt that others can go on from; 0: none
-  std::string kv_disk;          // folder for KV that leaves memory; "": none
+  int64_t prefix_interval = 4096;  // tokens between two cached prefixes of a long prompt; 0: only the whole prompt
+  std::string kv_disk;             // folder for KV that does not fit in memory; "": none
   int64_t kv_disk_bytes = int64_t{32} << 30;
-  int64_t store_responses_bytes = 0;  // of responses kept for previous_response_id, in memory and as much on the disk
-  int kv_events_port = -1;            // for routers that want to know which tokens are kept (ZeroMQ); 0: any; -1: none
-  std::string kv_events_topic;        // "": kv@HOST:PORT@MODEL
-  std::string count_experts_file;     // counts of experts, once a minute and at the end (dsv4/experts.h); "": none
-  ExpertCounts counted_experts;       // what it holds, to which is added
+  // Bytes of responses stored for previous_response_id in memory, and the same number of bytes on the disk.
+  int64_t store_responses_bytes = 0;
+  int kv_events_port = -1;      // ZeroMQ port that publishes for routers which tokens are cached; 0: any free; -1: none
+  std::string kv_events_topic;  // "": kv@HOST:PORT@MODEL
+  std::string count_experts_file;  // file for expert counts, written every minute and at the end (experts.h); "": none
+  ExpertCounts counted_experts;    // contents of the file, to which counts are added
 
   size_t max_body_bytes = size_t{32} << 20;
-  size_t max_body_total = size_t{256} << 20;  // of all requests, each until its reply has been taken
-  size_t max_connections = 1024;              // and 16 more for /health
+  size_t max_body_total = size_t{256} << 20;  // for all requests; each counts until its reply has been read
+  size_t max_connections = 1024;              // plus 16 for /health
   double header_timeout_s = 30;               // for the header of a request, from its first byte
-  // in which bodies, and readers of replies that wait, must keep min_rate
+  // Periods in which a request body, and a client that reads a reply too slowly, must keep min_rate.
   double body_timeout_s = 30, write_timeout_s = 60;
-  size_t min_rate = size_t{4} << 10;  // bytes a second; 0: any progress will do
-  int64_t max_prompt_tokens = 0;      // 0: the context
+  size_t min_rate = size_t{4} << 10;  // bytes per second; 0: any progress is enough
+  int64_t max_prompt_tokens = 0;      // 0: the context limit
   double request_timeout_s = 3600;    // 0: none
-  double drain_timeout_s = 30;        // after SIGTERM or SIGINT
-  double stall_timeout_s = 120;       // a step that takes longer makes /health false
-  bool restart_device = true;         // that has failed; else the server ends, for its supervisor to start it anew
+  double drain_timeout_s = 30;        // for running requests after SIGTERM or SIGINT
+  double stall_timeout_s = 120;       // a step that takes longer makes /health fail
+  bool restart_device = true;         // reopens a device that has failed; false: Serve returns, for a supervisor
   double ping_s = 10;                 // silence of a stream after which a comment is sent; 0: never
   bool log_json = false;
-  double log_interval_s = 10;  // between two lines that say how much work is being done; 0: none
-  std::string otlp_endpoint;   // http://HOST[:PORT][/PATH] of a collector that takes spans; "": none
-  // Whether a signal to stop came before Serve catches them, as it does from its start on: then it ends at once. Any
-  // time; null: none did.
+  double log_interval_s = 10;  // between two log lines about the load; 0: none
+  std::string otlp_endpoint;   // http://HOST[:PORT][/PATH] of a collector that receives spans; "": none
+  // Optional; may be called at any time. Returns true if a stop signal arrived before Serve installed its own handlers.
+  // Serve then returns at once.
   std::function<bool()> interrupted;
 };
 
-// Serves until SIGTERM or SIGINT, then finishes what is being answered, up to the drain time-out; a second signal ends
-// the process at once, with the status 0. Prints to standard error. Errors: kInvalidArgument, kResourceExhausted (the
-// port is taken), and of a device that failed and was not to be opened anew, or could not be.
+// Serves until SIGTERM or SIGINT, then finishes the running requests, for at most drain_timeout_s. A second signal ends
+// the process at once with status 0. Logs to standard error. Errors: kInvalidArgument, kResourceExhausted (the port is
+// in use), and the error of a device that failed, if restart_device is false or the restart failed.
 Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options);
 
-// Whether the budget holds a sequence. Error: kInvalidArgument, naming --kv-budget.
+// Checks that the budget is large enough for a sequence. Error: kInvalidArgument, which names --kv-budget.
 Status CheckKvBudget(int64_t budget_bytes, const ModelInfo& model);
 
-// What can be found wrong without a model, which may take minutes to load: addresses and ports that cannot be listened
-// on, a certificate that is not the key's, a folder that another server has, a collector or an origin that is none.
-// What it takes to find out is given back. Errors: kInvalidArgument, kResourceExhausted (a port is taken).
+// Checks the options that do not need a model, before the model is loaded. Finds: addresses and ports that cannot be
+// used, a key that does not match the certificate, a folder that another server uses, an invalid collector or origin.
+// Releases everything that it opens. Errors: kInvalidArgument, kResourceExhausted (a port is in use).
 Status CheckServing(const ServerOptions& options);
 
-// The first line of the log in JSON, on standard error: for EngineOptions::on_plan.
+// Writes the first line of the JSON log to standard error. For EngineOptions::on_plan.
 void LogPlan(const MemoryPlan& plan);
 
 }  // namespace dsv4

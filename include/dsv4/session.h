@@ -12,38 +12,38 @@
 
 namespace dsv4 {
 
-// Tokens that Session::Truncate takes back at most: the rings of a session hold that many more than the model reads.
-inline constexpr int64_t kMaxTakenBack = 8;
+// Maximum number of tokens that Session::Truncate can remove. The window rings of a session have this many spare rows.
+inline constexpr int64_t kMaxTruncatedTokens = 8;
 
 class Session {
  public:
   virtual ~Session() = default;
 
-  // Tokens so far, in order; the next one gets position tokens().size().
+  // Returns the tokens of the session, in order. The next token gets position tokens().size().
   virtual const std::vector<TokenId>& tokens() const = 0;
 
-  // Appends tokens: a prompt of so many tokens, in chunks of EngineOptions::prefill_chunk; one token behind others is a
-  // decode row (StepItem says what that means on a GPU). `logits` is [1, V] (kLast), [tokens, V] (kAll) or
-  // untouched (kNone). Errors: kInvalidArgument (an id outside the vocabulary: nothing is appended),
-  // kResourceExhausted (context limit: nothing is appended; memory), kCancelled (by `progress`, between two chunks:
-  // the chunks before it stay appended).
+  // Appends tokens as a prompt, in chunks of EngineOptions::prefill_chunk. A single token is appended as a decode row
+  // unless the session is empty (see StepItem). Writes `logits` [1, V] (kLast) or [tokens, V] (kAll); does not write
+  // them with kNone. Errors: kInvalidArgument (an id outside the vocabulary; nothing is appended), kResourceExhausted
+  // (context limit; nothing is appended) or (memory), kCancelled (by `progress`, between two chunks; the chunks before
+  // stay appended).
   virtual Status Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
                         const ProgressFn& progress = {}) = 0;
 
-  // Forgets the tokens from `num_tokens` on. What follows has the bits that it would have had without them; snapshots
-  // stay as they are. Errors, after which nothing has changed: kInvalidArgument (more tokens than there are; more than
-  // kMaxTakenBack below the most that this timeline ever had, but for 0: snapshots carry that number along),
-  // kResourceExhausted.
+  // Removes the tokens at positions from `num_tokens`. Later results have the same bits as if these tokens had never
+  // been appended. Snapshots do not change. Errors, after which nothing has changed: kInvalidArgument (`num_tokens` is
+  // larger than the number of tokens, or is not 0 and more than kMaxTruncatedTokens below the largest number of tokens
+  // that the session ever had; a snapshot keeps this largest number), kResourceExhausted.
   virtual Status Truncate(int64_t num_tokens) = 0;
 
-  // Forgets everything.
+  // Removes all tokens.
   virtual void Reset() = 0;
 
-  // The state after tokens(), kept for other sessions to go on from (snapshot.h). Errors: kInvalidArgument (no tokens
-  // yet), kResourceExhausted.
+  // Returns the state after tokens(), from which other sessions can continue (snapshot.h). Errors: kInvalidArgument
+  // (the session is empty), kResourceExhausted.
   virtual Result<std::shared_ptr<const KvSnapshot>> Snapshot() = 0;
 
-  // Bytes of KV state now held, and those of them that came from no snapshot and went into none.
+  // Returns the bytes of KV state that the session holds; own_bytes() without the memory shared with snapshots.
   virtual int64_t memory_bytes() const = 0;
   virtual int64_t own_bytes() const = 0;
 };

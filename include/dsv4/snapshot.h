@@ -1,11 +1,11 @@
-// KvSnapshot: the KV state of a session at one point of its timeline, from which any number of sessions can go on.
+// KvSnapshot: the KV state of a session at one point of its timeline. Any number of sessions can continue from it.
 //
-//   auto cut = (*session)->Snapshot();
-//   auto branch = engine->NewSession(**cut);
-//   (*cut)->Save("conversation.dsv4kv");
+//   auto snapshot = (*session)->Snapshot();
+//   auto branch = engine->NewSession(**snapshot);
+//   (*snapshot)->Save("conversation.dsv4kv");
 //
-// The compressed rows of whole pages (256 tokens) are shared by all who hold them; window rings, compressor states and
-// the page that was being filled are the snapshot's own.
+// Sessions and snapshots share the compressed rows of complete pages (256 tokens). A snapshot has its own copy of the
+// window rings, the compressor states and the incomplete page.
 #pragma once
 
 #include <cstdint>
@@ -19,44 +19,45 @@
 
 namespace dsv4 {
 
-// What a saved snapshot says about itself.
+// Header of a snapshot file.
 struct SnapshotInfo {
   std::vector<TokenId> tokens;
-  std::string note;
+  std::string note;  // of KvSnapshot::MakeImage
   int64_t file_bytes = 0;
 };
 
-// A snapshot as the bytes of its file, in the host's memory: what can be written and read while the engine works.
-// Immutable; any thread.
+// The contents of a snapshot file in host memory. It can be written and read while the engine works. Immutable and
+// thread-safe.
 class SnapshotImage {
  public:
   virtual ~SnapshotImage() = default;
 
   virtual const SnapshotInfo& info() const = 0;
 
-  // To a file that Engine::LoadSnapshot reads: with checksums, in a temporary file first, which is renamed when it is
-  // on the disk, so that `path` never holds half of it. Errors: kInvalidArgument, kNotFound, kResourceExhausted.
+  // Writes the file that Engine::LoadSnapshot reads, with checksums. Writes a temporary file, syncs it to the disk and
+  // renames it, so that `path` never contains half a snapshot. Errors: kInvalidArgument, kNotFound, kResourceExhausted.
   virtual Status Write(const std::string& path) const = 0;
 };
 
-// Immutable. May outlive its session; also its engine, though nothing can then go on from it.
+// Immutable. May outlive its session and its engine. After its engine is destroyed, no session can continue from it.
 class KvSnapshot {
  public:
   virtual ~KvSnapshot() = default;
 
-  // Its ids, in order: a copy, as the snapshots of one timeline store what they have in common once.
+  // Returns a copy of the token ids, in order. (Snapshots of one timeline share the storage of common tokens.)
   virtual std::vector<TokenId> tokens() const = 0;
   virtual int64_t num_tokens() const = 0;
 
-  // Everything that it refers to, and what would come free with it now.
+  // Returns the bytes of KV memory that the snapshot refers to; own_bytes() returns the bytes that destroying it would
+  // free now.
   virtual int64_t memory_bytes() const = 0;
   virtual int64_t own_bytes() const = 0;
 
-  // A copy in the form of its file. `note` is the caller's. Errors: kResourceExhausted; kInvalidArgument, when its
-  // engine is gone and Engine::SnapshotFingerprint was never asked for.
+  // Returns a copy in the format of its file. `note` is any text of the caller. Errors: kResourceExhausted;
+  // kInvalidArgument if the engine is destroyed and Engine::SnapshotFingerprint was never called.
   virtual Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view note = {}) const = 0;
 
-  // MakeImage and Write.
+  // Calls MakeImage and SnapshotImage::Write.
   Status Save(const std::string& path, std::string_view note = {}) const {
     DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const SnapshotImage> image, MakeImage(note));
     return image->Write(path);

@@ -1,5 +1,5 @@
-// Drafts: tokens that are guessed, then verified together in one step (docs/speculation.md). With or without them, the
-// same tokens come out.
+// Speculative decoding: a drafter guesses tokens, and one step verifies several of them (docs/speculation.md). The
+// emitted tokens are the same with and without drafts.
 #pragma once
 
 #include <array>
@@ -12,27 +12,27 @@
 
 namespace dsv4 {
 
-// Who drafts. kLookup: copies from the sequence itself. kMtp, kDspark: the checkpoint's own module. kAuto: the module
-// that is there, else lookup.
+// The drafter. kLookup: copies tokens from earlier in the sequence. kMtp, kDspark: the draft module of the checkpoint.
+// kAuto: the draft module if the checkpoint has one, otherwise lookup.
 enum class Speculate : uint8_t { kOff, kLookup, kMtp, kDspark, kAuto };
 inline constexpr std::string_view kSpeculateNames[] = {"off", "lookup", "mtp", "dspark", "auto"};
 
-inline constexpr int64_t kMaxDraftTokens = 7;  // of a sequence in a step
+inline constexpr int64_t kMaxDraftTokens = 7;  // per sequence and step
 
-// One sequence's drafts in one step.
+// The draft of one sequence in one step, after its verification.
 struct Verification {
-  int64_t position = 0;               // of the last token that had been processed before the step
-  std::span<const TokenId> proposed;  // for position + 2 and on
-  int64_t accepted = 0;               // the first so many were drawn
+  int64_t position = 0;               // of the last token that was processed before the step
+  std::span<const TokenId> proposed;  // draft tokens for positions position + 2, position + 3, ...
+  int64_t accepted = 0;               // the first `accepted` of `proposed` were sampled
 };
 
-// Of an engine, since it was loaded.
+// Totals of an engine since it was loaded.
 struct DraftCounts {
-  int64_t steps = 0;                                                       // of decoding, with drafts or without
-  int64_t verifications = 0;                                               // drafts of a sequence in a step
+  int64_t steps = 0;                                                       // decode steps, with drafts and without
+  int64_t verifications = 0;                                               // verified drafts, one per sequence and step
   int64_t drafted = 0, accepted = 0;                                       // tokens
-  std::array<int64_t, kMaxDraftTokens> drafted_at = {}, accepted_at = {};  // by place in the draft
-  // Of decoding where drafts are allowed: making them; steps that hold some; all else.
+  std::array<int64_t, kMaxDraftTokens> drafted_at = {}, accepted_at = {};  // tokens, by position in the draft
+  // Seconds of decoding with a drafter: making drafts; steps that verify at least one draft; everything else.
   double draft_s = 0, verify_s = 0, rest_s = 0;
 };
 

@@ -1,11 +1,12 @@
-// Where a program keeps what it remembers from one run to the next.
+// The folder for data that a program keeps from one run to the next.
 #pragma once
 
 #include <string>
 
 namespace dsv4 {
 
-// dsv4's folder in $XDG_STATE_HOME, else in ~/.local/state; it may not exist yet. Empty where neither is known.
+// Returns the folder "dsv4" in $XDG_STATE_HOME, or in ~/.local/state if that is not set. Does not create it. Returns ""
+// if neither path is known.
 std::string StateFolder();
 
 }  // namespace dsv4

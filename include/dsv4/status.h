@@ -1,5 +1,5 @@
-// Errors that a caller can meet and handle: bad files, bad requests, a full machine.
-// Mistakes of the programmer are DSV4_CHECKs instead (src/base/check.h).
+// Errors that a caller can handle: bad files, bad requests, exhausted resources. Programming errors are DSV4_CHECKs
+// instead (src/base/check.h).
 #pragma once
 
 #include <cstdlib>
@@ -11,16 +11,17 @@ namespace dsv4 {
 
 enum class StatusCode {
   kOk = 0,
-  kInvalidArgument,    // the caller passed something that can never work
-  kNotFound,           // a file, tensor or name that does not exist
-  kDataLoss,           // a file that is damaged or contradicts itself
-  kUnsupported,        // understood, but this build or this device cannot do it
-  kResourceExhausted,  // memory, context length or disk
-  kCancelled,          // the caller asked to stop
+  kInvalidArgument,    // an argument that can never work
+  kNotFound,           // a file, tensor or name does not exist
+  kDataLoss,           // a file is damaged or contradicts itself
+  kUnsupported,        // valid, but this build or this device cannot do it
+  kResourceExhausted,  // not enough memory, context length or disk space
+  kCancelled,          // the caller requested to stop
   kInternal,           // a bug
 };
 
-// One line that names what is wrong and what to do about it. Success carries no message.
+// Result of an operation without a value. An error has a message of one line, which names the thing, states what is
+// wrong, and what to do. OK has no message.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -43,7 +44,7 @@ inline Status ResourceExhausted(std::string m) { return {StatusCode::kResourceEx
 inline Status Cancelled(std::string m) { return {StatusCode::kCancelled, std::move(m)}; }
 inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
 
-// Either a value or the Status that says why there is none.
+// Either a value or the error Status.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -55,7 +56,7 @@ class [[nodiscard]] Result {
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
 
-  // Only when ok().
+  // Requires ok(); otherwise aborts the process.
   T& value() & { return Get(); }
   const T& value() const& { return const_cast<Result*>(this)->Get(); }
   T&& value() && { return std::move(Get()); }

@@ -1,5 +1,4 @@
-// Stop strings: ends a streamed text where one of several strings occurs, and holds back what might become
-// one.
+// Stop strings: ends a streamed text before the first occurrence of one of several strings.
 #pragma once
 
 #include <cstddef>
@@ -13,27 +12,28 @@ namespace dsv4 {
 
 class StopMatcher {
  public:
-  // Any number of strings, also none. Error: kInvalidArgument for an empty one.
+  // `stops` may be empty. Error: kInvalidArgument (one of the strings is empty).
   static Result<StopMatcher> Create(std::vector<std::string> stops);
 
-  // Text that is certain not to belong to a stop string. The text ends where the first stop string is
-  // complete (of several that end there, the longest); it and what follows are never handed out. How the text
-  // is split between calls makes no difference.
+  // Appends `text` to the stream. Returns the part of the stream, after the parts returned before, that cannot belong
+  // to a stop string. Holds back a suffix that may be the beginning of one. The stream stops at the stop string that is
+  // complete first (of several that end at the same byte, the longest). The stop string and the text after it are never
+  // returned. The result does not depend on how the text is split between calls.
   std::string Push(std::string_view text);
 
-  // The end of the text: what was held back.
+  // Ends the stream and returns the text that was held back.
   std::string Finish();
 
   bool stopped() const { return matched_ >= 0; }
 
-  // The stop string that was found; only when stopped().
+  // Returns the stop string that was found. Requires stopped().
   const std::string& matched() const { return patterns_[static_cast<size_t>(matched_)].text; }
 
  private:
   struct Pattern {
     std::string text;
     std::vector<size_t> fallback;  // [i]: length of the longest proper border of text[0, i]
-    size_t state = 0;              // how much of it the text read so far ends with
+    size_t state = 0;              // length of the longest prefix of `text` that the stream ends with
   };
 
   std::vector<Pattern> patterns_;

@@ -1,4 +1,4 @@
-// Tokenizer: text to token ids and back, exactly as the model's tokenizer.json says (byte-level BPE).
+// Tokenizer: converts text to token ids and back, exactly as defined by the model's tokenizer.json (byte-level BPE).
 //
 //   auto tokenizer = dsv4::Tokenizer::Load("models/nano");
 //   std::vector<dsv4::TokenId> ids = (*tokenizer)->Encode("Hello");
@@ -20,41 +20,42 @@
 
 namespace dsv4 {
 
-// Bytes [begin, end) of a text.
+// Byte range [begin, end) of a text.
 struct TextRange {
   size_t begin = 0, end = 0;
   bool operator==(const TextRange&) const = default;
 };
 
 struct EncodeOptions {
-  // Spellings of added tokens ("<think>", "<｜User｜>", ...) become their ids. Off: they are ordinary text,
-  // which is how text that nobody vouches for can be kept from forging turns.
+  // true: the text of an added token ("<think>", "<｜User｜>", ...) becomes its id. false: it stays ordinary text, so
+  // that untrusted text cannot forge turns.
   bool recognize_added_tokens = true;
-  // The same for parts of a text, in order and apart from each other: a spelling that touches one is ordinary text.
+  // Ranges in which added tokens are not recognized: text of an added token that overlaps a range is ordinary text.
+  // Requires ranges in order that do not overlap.
   std::span<const TextRange> literal = {};
 };
 
-// Where the spelling of an added token stands in a text.
-struct AddedTokenPlace {
+// An added token in a text.
+struct AddedTokenMatch {
   TextRange range;
   TokenId id = -1;
 };
 
 struct DecodeOptions {
-  // Leaves out tokens whose "special" flag is set (BOS, EOS, padding, place holders). "<think>", "<｜User｜>"
-  // and "｜DSML｜" are added tokens without that flag and stay.
+  // Omits tokens with the flag "special" (BOS, EOS, padding, placeholders). Keeps "<think>", "<｜User｜>" and "｜DSML｜",
+  // which are added tokens without the flag.
   bool skip_special = false;
 };
 
-// Immutable after loading; any number of threads may use one.
+// Immutable and thread-safe after loading.
 class Tokenizer {
  public:
-  // Reads model_dir/tokenizer.json and, where present, tokenizer_config.json (names of BOS and EOS).
-  // Everything that the code relies on is checked. Errors name the file and the field: kNotFound (no such
-  // file), kDataLoss (damaged or contradictory), kUnsupported (a valid tokenizer, but of another kind).
+  // Reads model_dir/tokenizer.json and, if it exists, model_dir/tokenizer_config.json (names of BOS and EOS). Checks
+  // everything that the code relies on. Errors name the file and the field: kNotFound (no such file), kDataLoss
+  // (damaged or contradictory), kUnsupported (a valid tokenizer of another kind).
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
 
-  // The same from the files' text; an empty config_json stands for a missing file.
+  // The same from the text of the files. Empty `config_json`: no tokenizer_config.json.
   static Result<std::unique_ptr<Tokenizer>> FromJson(std::string_view tokenizer_json,
                                                      std::string_view config_json = {});
 
@@ -62,33 +63,33 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Ids are 0 .. vocab_size() - 1 without a gap.
+  // The ids are 0 to vocab_size() - 1, without gaps.
   int64_t vocab_size() const;
 
-  // Never adds a token (no BOS): the chat encoding writes BOS as text. Text that is not valid UTF-8 is read
-  // as if each maximal broken part were U+FFFD, as Python's decode(errors="replace") does. A text has less
-  // than 4 GiB.
+  // Returns the token ids of `text`. Adds no token, not even BOS: the chat encoding writes BOS as text. Replaces each
+  // maximal invalid part of the UTF-8 text by U+FFFD, as Python's decode(errors="replace") does. Requires a text of
+  // less than 4 GiB.
   std::vector<TokenId> Encode(std::string_view text, const EncodeOptions& options = {}) const;
 
-  // The added tokens that Encode makes of the text's spellings, in order. The text must be valid UTF-8.
-  std::vector<AddedTokenPlace> FindAddedTokens(std::string_view text, const EncodeOptions& options = {}) const;
+  // Returns the added tokens that Encode recognizes in `text`, in order. Requires valid UTF-8.
+  std::vector<AddedTokenMatch> FindAddedTokens(std::string_view text, const EncodeOptions& options = {}) const;
 
-  // Always valid UTF-8: tokens may hold half a character, and what stays broken after joining becomes U+FFFD.
-  // Error: kInvalidArgument for an id outside the vocabulary.
+  // Returns the text of `ids`, as valid UTF-8. A token may contain part of a character; bytes that are invalid after
+  // all tokens are joined become U+FFFD. Error: kInvalidArgument (an id outside the vocabulary).
   Result<std::string> Decode(std::span<const TokenId> ids, const DecodeOptions& options = {}) const;
 
-  // The bytes that one token stands for (perhaps half a character); none for an id outside the vocabulary: a model may
-  // have more ids than its tokenizer.
+  // Returns the bytes of one token, possibly part of a character. Returns "" for an id outside the vocabulary, because
+  // a model may have more ids than its tokenizer.
   std::string_view TokenBytes(TokenId id) const;
 
-  // The id of the token that stands for exactly these bytes; added tokens come first.
+  // Returns the id of the token with exactly these bytes. Searches the added tokens first.
   std::optional<TokenId> FindToken(std::string_view bytes) const;
 
   bool IsValid(TokenId id) const { return id >= 0 && id < vocab_size(); }
   bool IsAdded(TokenId id) const;
   bool IsSpecial(TokenId id) const;  // has the "special" flag
 
-  // From tokenizer_config.json; -1 where it names none (or does not exist).
+  // From tokenizer_config.json; -1: not defined there, or no such file.
   TokenId bos_token_id() const;
   TokenId eos_token_id() const;
 
@@ -98,18 +99,18 @@ class Tokenizer {
   std::unique_ptr<const Impl> impl_;
 };
 
-// Ids to text while they are generated: hands out complete UTF-8 only and holds back the beginning of a
-// character. All texts joined equal Tokenizer::Decode of all ids. The tokenizer must outlive it.
+// Decodes ids while they are generated. Returns complete characters only and holds back the beginning of a character.
+// The returned texts, joined, equal Tokenizer::Decode of all ids. The tokenizer must outlive the decoder.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, const DecodeOptions& options = {});
 
-  // Text that became certain with this token; often empty. Error: kInvalidArgument for an id outside the
-  // vocabulary; whoever goes on loses nothing.
+  // Returns the text that this token completes; often "". Error: kInvalidArgument (an id outside the vocabulary), after
+  // which the decoder is unchanged and can be used.
   Result<std::string> Push(TokenId id);
 
-  // What was held back: "" or, for the beginning of a character that never ended, U+FFFD. Ready for a new
-  // text after.
+  // Ends the text. Returns "", or U+FFFD if an incomplete character was held back. The decoder can then decode a new
+  // text.
   std::string Finish();
 
  private:

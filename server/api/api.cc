@@ -15,7 +15,7 @@ namespace dsv4::server {
 
 namespace {
 
-// Each choice of a request has its own, several times as large.
+// Limits for the stops of a request. Each choice has a copy of its own, several times as large.
 constexpr size_t kMaxStops = 64, kMaxStopBytes = 16 << 10, kMaxStopIds = 1024;
 
 const char* OpenAiType(int status) {
@@ -75,7 +75,7 @@ HttpReply ErrorReply(ErrorForm form, const ApiError& error, const std::string& i
   HttpReply reply{.status = error.status, .type = "application/json", .body = Dump(ErrorBody(form, error, id))};
   if (form == ErrorForm::kAnthropic) reply.headers.emplace_back("request-id", id);
   if (error.retry_after_s > 0) reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
-  // The same request would run out of time again.
+  // A retry would run out of time again.
   if (error.status == 504) reply.headers.emplace_back("x-should-retry", "false");
   if (error.status == 401) reply.headers.emplace_back("WWW-Authenticate", "Basic realm=\"dsv4\", charset=\"UTF-8\"");
   return reply;
@@ -122,10 +122,10 @@ std::vector<std::string> ReadStops(const Fields& fields, const char* name) {
     if (!stop.is_string()) Refuse(fields.Path(name), fields.Path(name) + ": expected strings");
     bytes += stop.get_ref<const std::string&>().size();
     if (bytes > kMaxStopBytes) {
-      Refuse(fields.Path(name), fields.Path(name) + ": strings of more than " + std::to_string(kMaxStopBytes) +
-                                    " bytes together; nothing so long is looked for");
+      Refuse(fields.Path(name), fields.Path(name) + " has more than " + std::to_string(kMaxStopBytes) +
+                                    " bytes of strings; send shorter ones");
     }
-    // Clients send "" for none.
+    // Clients send "" if they have none.
     if (!stop.get_ref<const std::string&>().empty()) stops.push_back(stop.get<std::string>());
   }
   return stops;
@@ -208,7 +208,7 @@ ReplyOptions ReadReplyOptions(const Fields& fields) {
   ReplyOptions options;
   options.stream = fields.Bool("stream").value_or(false);
   if (const Json* stream = fields.Object("stream_options")) {
-    if (!options.stream) Refuse("stream_options", "stream_options is given, but stream is not true");
+    if (!options.stream) Refuse("stream_options", "stream_options needs stream: true");
     const Fields in(*stream, "stream_options");
     options.include_usage = in.Bool("include_usage").value_or(false);
     options.continuous_usage = in.Bool("continuous_usage_stats").value_or(false) && options.include_usage;
@@ -229,7 +229,7 @@ void AddSequences(Job* job, const SequenceSpec& first, int n) {
   }
 }
 
-// In the words that the clients of each API look for, so that they shorten the conversation instead of giving up.
+// Uses the words that the clients of each API look for. Then they shorten the conversation and do not give up.
 void RefuseLength(ErrorForm form, int64_t tokens, int64_t limit, const std::string& param) {
   const std::string n = std::to_string(tokens), most = std::to_string(limit);
   throw ApiError(400,
@@ -246,7 +246,7 @@ int64_t LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t>
   const int64_t context = api.model.max_context;
   const int64_t limit = api.options.max_prompt_tokens > 0 ? std::min(api.options.max_prompt_tokens, context) : context;
   if (prompt == 0) throw ApiError(400, "the prompt is empty: there is nothing to continue", param);
-  // The reply needs a token.
+  // The reply needs at least one token.
   if (prompt > limit || (prompt == limit && wanted != 0 && limit == context)) RefuseLength(form, prompt, limit, param);
   return std::min(wanted.value_or(context - prompt), context - prompt);
 }
@@ -262,7 +262,7 @@ bool IsModelName(const ServerOptions& options, const std::string& name) {
 }
 
 ApiError NoSuchModel(const ServerOptions& options, const std::string& name) {
-  return {404, "there is no model '" + name + "' here; this server has '" + options.model_name + "'", "model",
+  return {404, "there is no model '" + name + "'; this server serves '" + options.model_name + "'", "model",
           "model_not_found"};
 }
 
@@ -306,7 +306,7 @@ ChatRequest ToChatRequest(const ChatInput& input) {
   if (input.schema.is_object()) request["response_format"] = input.schema;
   auto parsed = ParseChatRequest(Dump(request));
   if (!parsed.ok()) throw ApiError(400, parsed.status().message(), "messages");
-  // History is not refused for what a model once wrote.
+  // Arguments that a model once wrote do not make the history invalid.
   for (Message& message : parsed->messages) {
     for (ToolCall& call : message.tool_calls) {
       const size_t first = call.arguments.find_first_not_of(" \t\r\n");
@@ -319,7 +319,7 @@ ChatRequest ToChatRequest(const ChatInput& input) {
   if (parsed->messages.empty()) throw ApiError(400, "messages is empty: there is nothing to answer", "messages");
   if (input.continue_last) {
     if (parsed->messages.back().role != Role::kAssistant) {
-      throw ApiError(400, "the last message is not an assistant's, so it cannot be continued", "messages");
+      throw ApiError(400, "only an assistant message can be continued, and the last message is not one", "messages");
     }
     parsed->messages.back().wo_eos = true;
   }
@@ -351,7 +351,7 @@ void ReadAllowedTools(const Fields& choice, const std::vector<std::string>& name
   for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
     const Fields tool((*list)[i], "tool_choice.tools[" + std::to_string(i) + "]");
     const std::string type = tool.Text("type").value_or("function");
-    if (type != "function" && type != "custom") continue;  // left out among tools, too
+    if (type != "function" && type != "custom") continue;  // tools of other types were skipped in `names`, too
     const Json* named = tool.Object(type.c_str());
     const std::string name = (named == nullptr ? tool : Fields(*named, type)).Text("name").value_or("");
     if (!known.contains(name)) Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
@@ -373,12 +373,13 @@ RenderedPrompt RenderChat(const Api& api, const ChatInput& input) {
   const ChatRequest request = ToChatRequest(input);
   const auto& last = request.messages.back();
   if (last.role == Role::kAssistant && !last.wo_eos) {
-    throw ApiError(400,
-                   "the last message is an assistant's; add a user's or a tool's, or set \"prefix\": true on it to "
-                   "have it continued",
-                   "messages");
+    throw ApiError(
+        400,
+        "the last message is from the assistant: add a user or tool message, or set \"prefix\": true on it to "
+        "continue it",
+        "messages");
   }
-  auto rendered = RenderPromptWithPlaces(request, api.options.dialect);
+  auto rendered = RenderPromptWithRanges(request, api.options.dialect);
   if (!rendered.ok()) throw ApiError(400, rendered.status().message(), "messages");
   return std::move(*rendered);
 }
@@ -416,7 +417,7 @@ void Start(const Api& api, const ExchangePtr& exchange, const std::shared_ptr<Jo
                                        std::chrono::duration<double>(api.options.request_timeout_s));
   }
   if (api.scheduler.device_failed()) {
-    ApiError error(503, "the device has failed and is being opened anew; try again later");
+    ApiError error(503, "the device has failed and is being reopened; try again later");
     error.retry_after_s = 10;
     throw error;
   }

@@ -32,12 +32,12 @@ std::optional<ExpertWatch::Clock::time_point> ExpertWatch::next_write() const {
 
 Status ExpertWatch::Take(bool write) {
   const Result<ExpertUse> use = engine_.expert_use();
-  if (!use.ok()) return {};  // the engine's own trouble: steps tell of it
+  if (!use.ok()) return {};  // steps report the engine's own errors
   counts_ = use->counted;
   if (!counts_) return {};
   metrics_.SetExperts(*use);
   if (!file_) return {};
-  gains_ = file_->Take(use->counts);
+  gains_ = file_->Update(use->counts);
   if (!write || !gains_) return {};
   const Status written = file_->Write();
   gains_ = failed_ = !written.ok();

@@ -79,12 +79,12 @@ std::optional<RenderedPrompt> OutputWriter::Rendered() const {
                               .reasoning_content = parsed.reasoning_content,
                               .tool_calls = parsed.tool_calls,
                               .wo_eos = true});
-  auto all = RenderPromptWithPlaces(request, ChatDialect::kV4Preview);
+  auto all = RenderPromptWithRanges(request, ChatDialect::kV4Preview);
   if (!before.ok() || !all.ok()) return std::nullopt;
-  RenderedPrompt reply{.text = all->text.substr(before->size()), .given = {}};
-  for (const TextRange& range : all->given) {
+  RenderedPrompt reply{.text = all->text.substr(before->size()), .content_ranges = {}};
+  for (const TextRange& range : all->content_ranges) {
     if (range.begin >= before->size())
-      reply.given.push_back({range.begin - before->size(), range.end - before->size()});
+      reply.content_ranges.push_back({range.begin - before->size(), range.end - before->size()});
   }
   return reply;
 }

@@ -97,8 +97,8 @@ void Scheduler::KeepReply(Sequence& s) {
   RenderedPrompt all;
   if (auto reply = complete && s.spec.text != nullptr ? s.writer.Rendered() : std::nullopt) {
     all = *s.spec.text;
-    for (const TextRange& range : reply->given)
-      all.given.push_back({all.text.size() + range.begin, all.text.size() + range.end});
+    for (const TextRange& range : reply->content_ranges)
+      all.content_ranges.push_back({all.text.size() + range.begin, all.text.size() + range.end});
     all.text += reply->text;
   }
   KeepSnapshot(s, s.ids.size(), std::move(all));

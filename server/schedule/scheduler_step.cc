@@ -106,7 +106,9 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
     item.on_verification = [s](const Verification& v) { s->out.counts.proposed += std::ssize(v.proposed); };
     if (IsHeld(*s)) {
       item.allowed = [this, s] { return Allowed(*s); };
-      item.cut_draft = [&, s](std::span<const TokenId> drafted) { return MayFollow(*s, drafted, until(drafts_until)); };
+      item.limit_draft = [&, s](std::span<const TokenId> drafted) {
+        return MayFollow(*s, drafted, until(drafts_until));
+      };
     }
     item.max_tokens = std::min(kDecodeTokens, s->spec.max_tokens - s->out.counts.completion);
     item.stop_ids = s->params.stop_ids;

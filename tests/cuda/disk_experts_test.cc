@@ -37,7 +37,7 @@ EngineOptions WithRoomFor(EngineOptions options, int64_t bytes, double host) {
   MemoryPlan all = PlanOfFiles(options);
   options.offload.kv_room = all.available_bytes / all.ranks;
   all = PlanOfFiles(options);  // everything that can leave has left; what copies experts is there
-  options.offload.kv_room = (all.available_bytes - all.weight_bytes - all.scratch_bytes - all.exchange_bytes -
+  options.offload.kv_room = (all.available_bytes - all.weight_bytes - all.scratch_bytes - all.collective_bytes -
                              all.activation_bytes - all.kv_fixed_bytes - (all.host_expert_bytes - bytes)) /
                             all.ranks;
   return WithHostFor(options, host);

@@ -192,7 +192,7 @@ TEST_P(CudaRanksOn, AWrittenModelIsTheOneInMemory) {
 TEST(CudaRanksWords, HaveTheBitsOfEvents) {
   DSV4_GPUS_OR_SKIP(kTwoGpus);
   EngineOptions events = NanoOnRanks(kTwoGpus);
-  events.ranks.exchange_by_events = true;
+  events.ranks.collectives_by_events = true;
   const std::vector<float> want = LogitsOfModel(NanoOnRanks(kOneGpu));
   EXPECT_EQ(LogitsOfModel(NanoOnRanks(kTwoGpus)), want);
   EXPECT_EQ(LogitsOfModel(events), want);
@@ -202,7 +202,7 @@ TEST(CudaRanksWords, HaveTheBitsOfEvents) {
 // of a text.
 std::vector<float> DecodedLogits(EngineOptions options, const std::string& device, bool events, bool together,
                                  size_t each = 1) {
-  options.device = device, options.ranks.exchange_by_events = events, options.ranks.check = true;
+  options.device = device, options.ranks.collectives_by_events = events, options.ranks.check = true;
   const auto engine = LoadOrFail(options);
   std::vector<float> logits[2];
   if (engine == nullptr) return {};
@@ -268,7 +268,7 @@ TEST_P(CudaRanksOfFlash, LongPromptsHaveTheBitsOfEvents) {
   options.synthetic = {.shape = "flash", .num_layers = 4, .seed = 5};
   options.max_context = 4096;
   const auto last_row = [&](const char* device, bool events) {
-    options.device = device, options.ranks.exchange_by_events = events;
+    options.device = device, options.ranks.collectives_by_events = events;
     const auto engine = LoadOrFail(options);
     std::vector<float> logits;
     if (engine == nullptr) return logits;
@@ -386,9 +386,9 @@ TEST(CudaRanksPlan, CountsWhatARankTakes) {
   };
   const MemoryPlan one = plan("cuda"), two = plan(kOneGpu);
   EXPECT_EQ(one.ranks, 1);
-  EXPECT_EQ(one.exchange_bytes, 0);
+  EXPECT_EQ(one.collective_bytes, 0);
   EXPECT_EQ(two.ranks, 2);
-  EXPECT_GT(two.exchange_bytes, 0);
+  EXPECT_GT(two.collective_bytes, 0);
   EXPECT_EQ(two.kv_fixed_bytes, 2 * one.kv_fixed_bytes);
   EXPECT_GT(two.weight_bytes, one.weight_bytes);
   EXPECT_LT(two.weight_bytes, 2 * one.weight_bytes);

@@ -39,7 +39,7 @@ class Runs {
 
 OracleDrafter::OracleDrafter(std::unique_ptr<Drafter> inner, KnownDrafts known, int64_t vocab_size)
     : inner_(std::move(inner)), known_(std::move(known)), vocab_size_(vocab_size) {
-  Runs runs(known_.right, known_.seed);
+  Runs runs(known_.acceptance, known_.seed);
   for (const KnownText& text : known_.texts) {
     Text& to = texts_[text.session];
     to.known = &text;
@@ -72,7 +72,9 @@ Drafter::Known OracleDrafter::KnownOf(const SessionImpl& session) {
   return {.tokens = text.foreseen, .from = static_cast<int64_t>(text.known->begin)};
 }
 
-float OracleDrafter::confidence() const { return known_.right > 0 ? static_cast<float>(known_.right) : kHope; }
+float OracleDrafter::confidence() const {
+  return known_.acceptance > 0 ? static_cast<float>(known_.acceptance) : kHope;
+}
 
 TokenId OracleDrafter::Guess(const Text& text, size_t at, TokenId before) {
   const TokenId right = at < text.right.size() ? text.known->tokens[at] : -1;

@@ -155,7 +155,7 @@ Status RoundLoop::Propose() {
   if (!foreseen_) drafting_.policy.Cut(drafts_, max_rows());
   for (size_t i = 0; i < live_.size(); ++i) {
     const DecodeItem& item = items_[live_[i].item];
-    if (item.cut_draft && !drafts_[i].tokens.empty()) drafts_[i].Shorten(item.cut_draft(drafts_[i].tokens));
+    if (item.limit_draft && !drafts_[i].tokens.empty()) drafts_[i].Shorten(item.limit_draft(drafts_[i].tokens));
   }
   if (!HasDrafts() && !is_free) drafting_.policy.AddGain(sequences, 0, draft_seconds_);
   return {};

@@ -18,7 +18,7 @@ namespace dsv4 {
 
 namespace {
 
-// Of the device's memory, that a rank of a running model takes beside weights, KV, exchange and ops' scratch.
+// Device memory that a rank of a running model uses in addition to weights, KV, collectives and the ops' scratch.
 int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, const RankPlaces& places,
                      bool waits_for_choices) {
   const ModelFacts& facts = model.facts();
@@ -29,13 +29,14 @@ int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, cons
          RecordingBytes(facts.num_layers, places, waits_for_choices);
 }
 
-// `limit` 0: none.
+// `limit` 0: no limit.
 int64_t Limited(int64_t available, int64_t limit) {
   return limit > 0 && (available == 0 || limit < available) ? limit : available;
 }
 
-// Of files on a CPU: how many of their bytes are not in memory, and of those a token is expected to need. What every
-// token needs is there first, and experts are chosen alike. Scratch memory of long contexts is left to these.
+// For files on a CPU: how many of their bytes are not in memory, and how many of those a token is expected to read.
+// Assumes that the data that every token needs is in memory, and that all experts are equally likely. Scratch memory of
+// long contexts is left out: files may use it.
 void PlanDisk(const ModelSizes& sizes, const ModelFacts& facts, MemoryPlan* plan) {
   if (sizes.mapped == 0 || plan->available_bytes == 0) return;
   const int64_t needed = NeededBytes(*plan, 0) - plan->scratch_bytes;
@@ -51,7 +52,7 @@ void PlanDisk(const ModelSizes& sizes, const ModelFacts& facts, MemoryPlan* plan
 
 int64_t NeededBytes(const MemoryPlan& p, int64_t page_bytes) {
   const int64_t running = p.activation_bytes + p.kv_fixed_bytes + page_bytes;
-  return p.weight_bytes + p.widened_bytes + p.scratch_bytes + p.exchange_bytes + std::max(running, p.loading_bytes);
+  return p.weight_bytes + p.widened_bytes + p.scratch_bytes + p.collective_bytes + std::max(running, p.loading_bytes);
 }
 
 KvBytes KvFootprint(const KvSpec& spec) {
@@ -75,12 +76,12 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
   plan.activation_bytes = inputs.activation_bytes;
   plan.scratch_bytes = inputs.scratch_bytes;
   plan.loading_bytes = inputs.loading_bytes;
-  plan.exchange_bytes = inputs.exchange_bytes;
+  plan.collective_bytes = inputs.collective_bytes;
   plan.available_bytes = inputs.available_bytes;
   plan.max_context = plan.max_context_that_fits = inputs.max_context;
   if (inputs.available_bytes == 0) return plan;
   const int64_t needed = inputs.weight_bytes + inputs.widened_bytes + inputs.activation_bytes + inputs.scratch_bytes +
-                         inputs.exchange_bytes + kv.fixed;
+                         inputs.collective_bytes + kv.fixed;
   const auto left = static_cast<double>(inputs.available_bytes - needed);
   if (left < 0) {
     plan.max_context_that_fits = 0;
@@ -126,7 +127,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
       .loading_bytes = ranks * sizes.loading,
       .available_bytes = on_host ? Limited(host_available, options.offload.gpu_memory) : places.free_bytes,
       .max_context = limit,
-      .exchange_bytes = places.count == 1 ? 0 : ranks * ExchangeBytes(room, places.count, places.transport),
+      .collective_bytes = places.count == 1 ? 0 : ranks * ExchangeBytes(room, places.count, places.transport),
       .kv_copies = places.sharing,
   });
   plan.host_staging_bytes = sizes.host_staging;
@@ -160,7 +161,7 @@ Status CheckPlan(const MemoryPlan& p, int64_t page_bytes, std::string_view remed
   if (Fits(p, page_bytes)) return {};
   return ResourceExhausted(StrCat(
       "the model does not fit ", PlaceOf(p), ": weights ", p.weight_bytes + p.widened_bytes, " bytes + scratch of ops ",
-      p.scratch_bytes, p.exchange_bytes > 0 ? StrCat(" + exchange between ranks ", p.exchange_bytes) : "",
+      p.scratch_bytes, p.collective_bytes > 0 ? StrCat(" + collectives of ranks ", p.collective_bytes) : "",
       " + the larger of the loader's buffers, ", p.loading_bytes, ", and activations, ", p.activation_bytes,
       ", with one sequence's state, ", p.kv_fixed_bytes + page_bytes, " = ", NeededBytes(p, page_bytes), " bytes, ",
       p.available_bytes, " are free; ", remedy));

@@ -1,4 +1,4 @@
-// What running a model takes in memory, before anything is allocated.
+// The memory that a running model needs, computed before anything is allocated.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace dsv4 {
 
 // Bytes of KV state of one sequence.
 struct KvBytes {
-  double per_token = 0;  // what grows: compressed rows and index keys
+  double per_token = 0;  // compressed rows and index keys, which grow
   int64_t fixed = 0;     // window rings and compressor states
 };
 KvBytes KvFootprint(const KvSpec& spec);
@@ -27,28 +27,30 @@ struct PlanInputs {
   int64_t widened_bytes = 0;
   int64_t activation_bytes = 0;
   int64_t scratch_bytes = 0;
-  int64_t loading_bytes = 0;    // beside the weights, before there are activations
-  int64_t available_bytes = 0;  // 0: unknown, then everything fits
+  int64_t loading_bytes = 0;    // in addition to the weights, before there are activations
+  int64_t available_bytes = 0;  // 0: unknown; then everything fits
   int64_t max_context = 0;      // the model's or the user's limit
-  int64_t exchange_bytes = 0;
+  int64_t collective_bytes = 0;
   int kv_copies = 1;  // ranks in the same memory, each with all rows
 };
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 
-// What recorded steps may take of a GPU's memory (recordings.h). A layer's part of one is some hundred KiB to a MiB.
+// The limit of GPU memory for recorded steps (recordings.h). A layer takes some hundred KiB to a MiB of a recording.
 inline constexpr int64_t kRecordingBytesOfALayer = int64_t{12} << 20;
-// Steps whose ranks the host orders, and those in which it waits for what layers choose, cannot be recorded.
+// Returns 0 if steps cannot be recorded: the host orders the ranks, or it waits for the experts that layers choose.
 int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places, bool waits_for_choices);
-// Whether it does: for experts of the disk, and for those of the host that the CPU may compute (by layer; empty: none).
+// Whether the host waits for these choices: for experts on the disk, and for experts in host memory that the CPU may
+// compute. Both lists are by layer; empty: none.
 inline bool WaitsForChoices(const EngineOptions& o, const std::vector<int64_t>& on_host,
                             const std::vector<int64_t>& on_disk) {
   return !on_disk.empty() || (o.offload.expert_compute != ExpertCompute::kGpu && !on_host.empty());
 }
 
-// Values of the largest exchange between ranks that steps of these options may need.
+// Values of the largest collective that steps with these options may need.
 int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count);
 
-// For `model`, with these options, on `device`: of the ranks that share it, together. Of several GPUs `device` is any.
+// The plan for `model` with these options on `device`: the sum over the ranks that share the device. With several GPUs,
+// `device` is any of them.
 MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const PlannedDevice& device,
                       const RankPlaces& places);
 inline MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device,
@@ -56,14 +58,14 @@ inline MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& mo
   return PlanMemory(options, model, PlannedDevice::Of(device), places);
 }
 
-// What errors call the device: of several GPUs the one that has least free.
+// The device's name in errors. With several GPUs: the one with the least free memory.
 std::string PlaceOf(const MemoryPlan& plan);
 
-// Of the device's memory, for loading, then for a step, with `page_bytes` of KV.
+// Bytes of the device's memory for loading and then for a step, with `page_bytes` of KV; the larger of the two.
 int64_t NeededBytes(const MemoryPlan& plan, int64_t page_bytes);
-// Whether loading fits, and then a step of a prefill chunk for one sequence of one page, `page_bytes` of KV.
+// Whether loading fits, and then a step of one prefill chunk for one sequence with one page, `page_bytes` of KV.
 bool Fits(const MemoryPlan& plan, int64_t page_bytes);
-// Where not: kResourceExhausted, with all numbers and `remedy`.
+// If it does not fit: kResourceExhausted, with all numbers and `remedy`.
 Status CheckPlan(const MemoryPlan& plan, int64_t page_bytes, std::string_view remedy);
 
 }  // namespace dsv4

@@ -14,24 +14,23 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kMaxPrefillChunk = 1 << 16;
-constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
+constexpr int64_t kHostPrefillChunk = 512;     // larger chunks are not faster on a CPU
 constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
 constexpr int kMaxThreads = 1024;
 constexpr double kLeastExchangeTimeout = 0.001, kMaxExchangeTimeout = 86400;
 
-// What only one kind of device does, and the CPU's threads.
+// Options for one kind of device only, and the CPU's threads.
 Status CheckDeviceOptions(const EngineOptions& o) {
   if (!NamesCpu(o.device) && o.reference_ops) {
-    return InvalidArgument("reference implementations run on the CPU only; use --device cpu with them");
+    return InvalidArgument("reference implementations need the CPU: add --device cpu");
   }
   if (IsInteger(o.activation_dtype) && !NamesCpu(o.device)) {
-    return InvalidArgument(
-        "integer activations run on the CPU only; use --device cpu with --activation-dtype int8, int16 or int24");
+    return InvalidArgument("--activation-dtype int8, int16 and int24 need the CPU: add --device cpu");
   }
   if (o.amx != AmxUse::kOff && (!NamesCpu(o.device) || !CpuHasAmx())) {
     return InvalidArgument(!NamesCpu(o.device)
-                               ? "AMX tiles belong to CPUs; leave --amx out on a GPU"
-                               : "this CPU has no AMX tiles, or the system keeps them from programs; leave --amx out");
+                               ? "--amx needs the CPU: remove it, or add --device cpu"
+                               : "--amx needs AMX tiles, which this CPU lacks or the system withholds: remove it");
   }
   if (o.num_threads < 0 || o.num_threads > kMaxThreads) {
     return InvalidArgument(StrCat("threads ", o.num_threads, ": from 1 to ", kMaxThreads, ", or 0 for one per core"));
@@ -40,17 +39,17 @@ Status CheckDeviceOptions(const EngineOptions& o) {
     const int cores = static_cast<int>(UsableCores().size());
     if (o.num_threads > cores) {
       return InvalidArgument(StrCat("cannot pin ", o.num_threads, " threads: this process may use ", cores, " core",
-                                    cores == 1 ? "" : "s", "; use at most as many threads, or no pinning"));
+                                    cores == 1 ? "" : "s", "; use fewer threads, or no pinning"));
     }
   }
   return {};
 }
 
-// Numbers that have a range.
+// Options with a range.
 Status CheckRanges(const EngineOptions& o) {
   if (o.prefill_chunk < 0 || o.prefill_chunk > kMaxPrefillChunk) {
     return InvalidArgument(StrCat("prefill chunk ", o.prefill_chunk, ": from 1 to ", kMaxPrefillChunk,
-                                  " tokens, or 0 for the device's own"));
+                                  " tokens, or 0 for the device's default"));
   }
   if (o.max_decode_rows < 1 || o.max_decode_rows > kMaxPrefillChunk) {
     return InvalidArgument(StrCat("decode rows of a pass ", o.max_decode_rows, ": from 1 to ", kMaxPrefillChunk));
@@ -60,53 +59,50 @@ Status CheckRanges(const EngineOptions& o) {
 }
 
 Status CheckRanks(const EngineOptions& o) {
-  const double s = o.ranks.exchange_timeout_s;
+  const double s = o.ranks.collective_timeout_s;
   if (s != 0 && !(s >= kLeastExchangeTimeout && s <= kMaxExchangeTimeout)) {
-    return InvalidArgument(StrCat("exchange time-out ", s, " s: from ", kLeastExchangeTimeout, " to ",
+    return InvalidArgument(StrCat("collective time-out ", s, " s: from ", kLeastExchangeTimeout, " to ",
                                   kMaxExchangeTimeout, ", or 0 for none"));
   }
-  if (o.ranks.exchange_by_events && NamesCpu(o.device))
-    return InvalidArgument("an exchange by events is one of GPUs: leave it out on a CPU, whose ranks are threads");
+  if (o.ranks.collectives_by_events && NamesCpu(o.device))
+    return InvalidArgument("--collectives events needs GPUs: remove it, or add --device cuda");
   return {};
 }
 
 Status CheckDrafts(const DraftOptions& o) {
   if (o.tokens < 0 || o.tokens > kMaxDraftTokens) {
     return InvalidArgument(
-        StrCat("draft tokens ", o.tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
+        StrCat("draft tokens ", o.tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's default"));
   }
   if (!(o.threshold <= 1)) return InvalidArgument(StrCat("draft threshold ", o.threshold, ": from 0 to 1"));
   return {};
 }
 
-// Limits of a GPU's memory, and who computes the experts beyond them.
+// Limits of GPU memory, and the processor of offloaded experts.
 Status CheckOffload(const EngineOptions& engine) {
   const OffloadOptions& o = engine.offload;
   const bool on_cpu = NamesCpu(engine.device), limited = o.gpu_memory > 0 || o.expert_slots > 0;
   for (const int64_t bytes : {o.gpu_memory, o.host_memory, o.kv_room}) {
-    if (bytes >= 0 && bytes <= kMostMemory) continue;
-    return InvalidArgument(StrCat("GPU memory ", o.gpu_memory, ", host memory ", o.host_memory, " and room for KV ",
-                                  o.kv_room, " are bytes up to ", kMostMemory, ", or 0"));
+    if (bytes >= 0 && bytes <= kMaxMemoryBytes) continue;
+    return InvalidArgument(StrCat("GPU memory ", o.gpu_memory, ", host memory ", o.host_memory, ", room for KV ",
+                                  o.kv_room, ": each must be 1 to ", kMaxMemoryBytes, " bytes, or 0"));
   }
-  if (o.expert_slots < 0) return InvalidArgument(StrCat("expert slots ", o.expert_slots, ": 1 at least, or 0 for all"));
+  if (o.expert_slots < 0) return InvalidArgument(StrCat("expert slots ", o.expert_slots, ": at least 1, or 0 for all"));
   if (limited && on_cpu && engine.synthetic.shape.empty()) {
-    return InvalidArgument(
-        "a limit of GPU memory holds on a GPU; leave it out with --device cpu, which reads files as they lie");
+    return InvalidArgument("--gpu-memory and --expert-slots need a GPU: remove them, or add --device cuda");
   }
   if (o.expert_compute == ExpertCompute::kGpu) return {};
   if (on_cpu && !limited) {
-    return InvalidArgument(
-        "a CPU computes all experts itself: leave the choice of who computes experts of the host out, or add "
-        "--device cuda");
+    return InvalidArgument("--expert-compute needs a GPU: remove it, or add --device cuda");
   }
   DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankDevices(engine.device));
   if (ranks.size() > 1) {
-    return InvalidArgument(StrCat("the CPU computes experts beside one GPU only, and ", engine.device, " names ",
-                                  ranks.size(), " ranks; name one, or leave --expert-compute at gpu"));
+    return InvalidArgument(StrCat("--expert-compute cpu and auto need a single rank, and ", engine.device, " has ",
+                                  ranks.size(), "; use one GPU, or --expert-compute gpu"));
   }
   if (engine.batch_invariant) {
     return InvalidArgument(
-        "bits of rows that the CPU computes experts for depend on where experts lie: batch-invariant results need "
+        "with --expert-compute cpu and auto, results depend on the placement of experts: batch-invariant results need "
         "--expert-compute gpu");
   }
   return {};
@@ -188,7 +184,7 @@ RankPlaces PlacesOf(const EngineOptions& o, std::span<const std::unique_ptr<Devi
   const bool shares = p.count > 1 && devices[1]->index() == first.index();
   if (first.kind() == DeviceKind::kCpu || shares) p.sharing = p.count;
   if (first.kind() != DeviceKind::kCpu)
-    p.transport = shares || o.ranks.exchange_by_events ? ExchangeTransport::kEvents : ExchangeTransport::kWords;
+    p.transport = shares || o.ranks.collectives_by_events ? ExchangeTransport::kEvents : ExchangeTransport::kWords;
   for (const auto& device : devices) {
     const int64_t free = device->free_bytes();
     if (device == devices.front() || free < p.free_bytes) p.free_bytes = free, p.fullest = device->index();
@@ -196,7 +192,7 @@ RankPlaces PlacesOf(const EngineOptions& o, std::span<const std::unique_ptr<Devi
   return p;
 }
 
-// Ranks on the CPU wait for each other as long as it takes: a thread that ends early says so, and nothing else can keep
+// Ranks on the CPU wait for each other without limit: a thread that ends early reports it, and nothing else can delay
 // one.
 Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const RankPlaces& places,
                                                std::span<const std::unique_ptr<Device>> devices, int64_t largest) {
@@ -204,14 +200,14 @@ Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const Ran
   if (places.transport == ExchangeTransport::kHost)
     return std::make_unique<Exchange>(places.count, ExchangeOptions{.timeout_s = 0});
   std::vector<ExchangeGpu> gpus;
-  bool in_order = true;  // then a rank is called by its GPU
+  bool in_order = true;  // then messages name a rank by its GPU
   for (const auto& device : devices) {
     in_order = in_order && device->index() == static_cast<int>(gpus.size());
     gpus.push_back({.index = device->index(), .stream = device->Context(nullptr, false).stream});
   }
   const ExchangeRoom room = RoomForExchange(largest, places.count, places.transport);
   return OpenGpuExchange(gpus, places.transport,
-                         {.timeout_s = o.ranks.exchange_timeout_s,
+                         {.timeout_s = o.ranks.collective_timeout_s,
                           .elements = room.elements,
                           .bulk = room.bulk,
                           .early = room.early,
@@ -245,7 +241,7 @@ Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const D
                             : OpenModel(o.model_dir, ModesOf(o), device, DraftModuleOf(o), o.tight_experts));
   if (const int64_t own = source->facts().max_positions; o.max_context > own) {
     return InvalidArgument(
-        StrCat("--ctx is ", o.max_context, ", more than the model's own ", own, " tokens; leave it out, or give less"));
+        StrCat("--ctx is ", o.max_context, ", above the model's limit of ", own, " tokens; remove it, or lower it"));
   }
   if (o.ranks.invariant) source->SliceForAnyRanks();
   return source;

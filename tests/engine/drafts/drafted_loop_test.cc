@@ -100,7 +100,7 @@ TEST_P(DraftedLoopTest, TakesBackWhatRingsStillHold) {
     const auto length = static_cast<int64_t>(session->tokens().size());
     ASSERT_EQ(length, 132);
     if (drafts) {
-      EXPECT_FALSE(session->Truncate(length - kMaxTakenBack).ok());  // four rows behind its end were queued
+      EXPECT_FALSE(session->Truncate(length - kMaxTruncatedTokens).ok());  // four rows behind its end were queued
     }
     ASSERT_TRUE(session->Truncate(length - 4).ok());
     rows.emplace_back();

@@ -213,7 +213,7 @@ class DraftedDecode {
         };
       }
       if (w.cut) {
-        items.back().cut_draft = [&out, i](std::span<const TokenId> drafted) {
+        items.back().limit_draft = [&out, i](std::span<const TokenId> drafted) {
           size_t n = 0;
           while (n < drafted.size() && static_cast<size_t>(drafted[n]) % 3 == (out[i].ids.size() + n) % 3) ++n;
           return n;

@@ -33,7 +33,7 @@ class OracleDrafterTest : public ::testing::Test {
   // A text of `count` tokens behind the session's own.
   OracleDrafter Oracle(size_t count, double right, uint64_t seed = 1) {
     text_ = SomeTokens(static_cast<int64_t>(count), 5, 4000);
-    KnownDrafts known{.right = right, .seed = seed};
+    KnownDrafts known{.acceptance = right, .seed = seed};
     known.texts.push_back({session_.get(), 0, text_});
     return {std::make_unique<Nothing>(), std::move(known), 4096};
   }

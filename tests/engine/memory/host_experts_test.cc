@@ -153,7 +153,7 @@ TEST(HostExperts, RoomThatCannotBeGivenIsRefusedWithWhatCan) {
     EngineOptions options = SkewableNano();
     options.device = device;
     options.offload.gpu_memory = LimitFor(options, 0.5);
-    options.offload.kv_room = kMostMemory;
+    options.offload.kv_room = kMaxMemoryBytes;
     const Status status = Engine::Load(options).status();
     EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
     EXPECT_THAT(status.message(), AllOf(HasSubstr("--kv-room"), HasSubstr("--kv-budget")));
@@ -181,7 +181,7 @@ TEST(HostExperts, WhatFitsNowhereIsRefusedWithTheNumbers) {
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(engine.status().message(), HasSubstr(std::to_string(3 << 20)));
-  EXPECT_THAT(engine.status().message(), HasSubstr("raise --gpu-memory, a number of bytes (80G for 80 GiB)"));
+  EXPECT_THAT(engine.status().message(), HasSubstr("raise --gpu-memory (in bytes; 80G is 80 GiB)"));
 
   MemoryPlan plan{};
   plan.device = "a GPU";

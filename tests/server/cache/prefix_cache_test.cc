@@ -82,10 +82,10 @@ class PrefixCacheTest : public ::testing::Test {
  protected:
   void Put(const Ids& tokens, const std::string& rendered = "", const Ids& more = {}, bool of_ids = true) {
     cache_.Put(tenant_, std::make_shared<FakeSnapshot>(tokens, bytes_), Joined(tokens, more),
-               {.of_ids = of_ids, .rendered = {.text = rendered, .given = {}}});
+               {.of_ids = of_ids, .rendered = {.text = rendered, .content_ranges = {}}});
   }
   Ids Encode(const std::string& text, std::vector<TextRange> given = {}) {
-    return cache_.EncodePrompt(tenant_, {.text = text, .given = std::move(given)});
+    return cache_.EncodePrompt(tenant_, {.text = text, .content_ranges = std::move(given)});
   }
   // The ids of a text in single bytes, special tokens too.
   static Ids Spelt(const std::string& text) {

@@ -119,9 +119,9 @@ TEST(OutputWriter, RenderedIsWhatTheEncoderWillWrite) {
   EXPECT_TRUE(rendered->text.starts_with("Hm.</think>Sure.\n\n<｜DSML｜tool_calls>")) << rendered->text;
   EXPECT_NE(rendered->text.find("[1, 2]"), std::string::npos);
   // What a client will send back as content is told apart from the encoder's own.
-  ASSERT_GE(rendered->given.size(), 2u);
-  EXPECT_EQ(rendered->given[0], (TextRange{0, 3}));
-  EXPECT_EQ(rendered->given[1], (TextRange{11, 16}));
+  ASSERT_GE(rendered->content_ranges.size(), 2u);
+  EXPECT_EQ(rendered->content_ranges[0], (TextRange{0, 3}));
+  EXPECT_EQ(rendered->content_ranges[1], (TextRange{11, 16}));
   // Reasoning without an end would be given one.
   OutputWriter open(NanoTokenizer(), params);
   Write(open, "Hm, and then");

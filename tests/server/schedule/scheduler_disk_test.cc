@@ -142,7 +142,7 @@ TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsRead) {
   WaitIdle();
   scheduler_.reset();                                                  // writes it
   StartWithDisk(/*queue_bytes=*/1 << 20, /*kv_budget_bytes=*/200000);  // the stream must not push out what was read
-  EXPECT_GE(Metric("dsv4_prefix_cuts", "place=\"disk\""), 1);
+  EXPECT_GE(Metric("dsv4_cached_prefixes", "place=\"disk\""), 1);
   num_io_ = 0;
   open_ = false;
   const auto stream = Submit({{2000}}, 1500);
@@ -195,7 +195,7 @@ TEST_F(SchedulerDisk, FilesOfAnotherModelOrWithoutAnOwnerAreNotUsedAndGoFirst) {
   (void)FakeImage(Counting(2000, 300), {}, engine_.fingerprint, "").Write(folder_.path() + "/older.dsv4kv");
   StartWithDisk();
   EXPECT_EQ(Metric("dsv4_kv_disk_total", "event=\"foreign\""), 5);
-  EXPECT_EQ(Metric("dsv4_prefix_cuts", "place=\"disk\""), 0);
+  EXPECT_EQ(Metric("dsv4_cached_prefixes", "place=\"disk\""), 0);
   for (const TokenId first : {100, 1000, 2000}) {
     const auto again = Submit({Counting(first, 300)}, 5);
     Wait(again);
@@ -207,7 +207,7 @@ TEST_F(SchedulerDisk, FilesOfAnotherModelOrWithoutAnOwnerAreNotUsedAndGoFirst) {
   Start({.kv_budget_bytes = 20000,
          .prefix_cache = {.disk = folder_.path(), .disk_bytes = 9000, .disk_queue_bytes = 1 << 20}});
   EXPECT_GE(Metric("dsv4_kv_disk_total", "event=\"removed\""), 2);
-  EXPECT_GE(Metric("dsv4_prefix_cuts", "place=\"disk\""), 3);
+  EXPECT_GE(Metric("dsv4_cached_prefixes", "place=\"disk\""), 3);
 }
 
 TEST_F(SchedulerDisk, EachTenantFindsItsOwnAfterARestart) {
@@ -240,13 +240,13 @@ TEST_F(SchedulerDisk, WhatAClientSentAsIdsTeachesNoSplitNeitherNowNorAfterAResta
   ASSERT_NE(split, t.Encode(text));
   const TokenId user = split.front();
   engine_.next = [user](const Session&) { return user; };
-  const RenderedPrompt next{.text = text + "<｜User｜><｜User｜>", .given = {}};
+  const RenderedPrompt next{.text = text + "<｜User｜><｜User｜>", .content_ranges = {}};
   for (const bool encoded_here : {false, true}) {
     StartWithDisk();
     const auto client = Make({split}, 1);
     if (encoded_here)
       client->job->sequences[0].text = std::make_shared<const RenderedPrompt>(
-          RenderedPrompt{.text = text, .given = {}});
+          RenderedPrompt{.text = text, .content_ranges = {}});
     ASSERT_TRUE(scheduler_->Submit(client->job).ok());
     Wait(client);
     WaitIdle();
