@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the pages say is what the program has: flags with their defaults, routes, metrics, errors' statuses, and tests that are named."""
+"""Compares the pages with the program: flags and their defaults, routes, metrics, and the names of tests."""
 
 import re
 import subprocess
@@ -8,8 +8,8 @@ import unittest
 from support import BINARY, ROOT, ServerTestCase, main
 
 DOCS = ROOT / "docs"
-REFERENCE, OPERATIONS = DOCS / "serving" / "routes.md", DOCS / "serving" / "operations.md"
-# Metrics that a server has only where experts leave a GPU.
+FLAGS, ROUTES, OPERATIONS = (DOCS / "serving" / name for name in ["flags.md", "routes.md", "operations.md"])
+# Metrics that a server has only if some experts are not on the GPU.
 OFFLOAD = r"dsv4_expert"
 
 
@@ -21,8 +21,9 @@ def section(page, heading):
 
 
 def rows(text):
-    """The cells of the tables' rows, without their heads."""
-    found = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("|")]
+    """The cells of all table rows of a text, header rows included."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    found = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     return [row for row in found if not re.fullmatch(r"[-| ]+", row[0])]
 
 
@@ -31,71 +32,72 @@ def codes(cell):
 
 
 def help_of(command):
-    """{flag: what its help says}"""
+    """{flag: its help text}"""
     text = subprocess.run([BINARY, command, "--help"], capture_output=True, check=True, timeout=60).stdout.decode()
-    return {m[1]: " ".join(m[2].split()) for m in re.finditer(r"^  (?:-\w,)?(--[a-z0-9-]+)(.*(?:\n {10,}.*)*)", text, re.M)}
+    flag = r"^  (?:-\w,)?(--[a-z0-9-]+)(.*(?:\n {10,}.*)*)"
+    return {m[1]: " ".join(m[2].split()) for m in re.finditer(flag, text, re.M)}
 
 
 class Flags(unittest.TestCase):
-    """Of the table of `dsv4 serve`'s own: those of the engine are also `dsv4 generate`'s and `dsv4 bench`'s."""
+    """The tables of flags.md have every flag of `dsv4 serve` that `dsv4 generate` and `dsv4 bench` do not have."""
 
     @classmethod
     def setUpClass(cls):
         cls.help = help_of("serve")
         cls.table = {}
-        for row in rows(section(REFERENCE, "Flags")):
+        for row in rows(FLAGS.read_text()):
             flags = [code for code in codes(row[0]) if code.startswith("--")]
             cls.table.update((flag, (flags, row)) for flag in flags)
 
     def test_each_has_a_row(self):
         own = set(self.help) - set(help_of("generate")) - set(help_of("bench")) | {"--count-experts"}
         self.assertGreater(len(own), 40)
-        told = " ".join(row[2] for _, row in self.table.values())
-        self.assertEqual({flag for flag in own if flag not in self.table and f"`{flag}`" not in told}, set())
+        self.assertEqual(own - set(self.table), set())
 
     def test_each_row_is_a_flag(self):
-        self.assertLessEqual(set(self.table), set(self.help))
+        self.assertEqual(set(self.table) - set(self.help), set())
 
     def test_defaults(self):
         compared = 0
         for flag, (flags, row) in self.table.items():
             defaults = row[1].split(", ")
-            found = re.search(r"\(default ([\w.]+)", self.help[flag])  # a word, where it is no sentence
+            found = re.search(r"\(default ([\w.]+)", self.help[flag])
             if len(defaults) != len(flags) or not found:
                 continue
-            said = re.sub(r" (s|ms)$", "", defaults[flags.index(flag)]).strip("`")
+            on_page = re.sub(r" (s|ms)$", "", defaults[flags.index(flag)]).strip("`")
             with self.subTest(flag=flag):
-                self.assertEqual(found[1], {"--max-prompt": "0", "--store-responses": "0"}.get(flag, said))
+                # The page says in words what 0 means.
+                self.assertEqual(found[1], {"--max-prompt": "0", "--store-responses": "0"}.get(flag, on_page))
             compared += 1
         self.assertGreater(compared, 25)
 
 
 class Pages(ServerTestCase):
     def test_routes(self):
-        said = set()
-        for row in rows(section(REFERENCE, "Routes")):
-            said |= {re.sub(r"^(GET|POST|DELETE) ", "", code) for code in codes(row[0]) if "/" in code}
-        said = {re.sub(r"/(ID|NAME)$", "/{}", route) for route in said}
-        there = {re.sub(r"\{\w+\}", "{}", path) for path in self.server.get("/openapi.json").json["paths"]}
-        self.assertEqual(said, there - {"/favicon.ico"})
+        on_page = set()
+        for row in rows(section(ROUTES, "Routes")):
+            on_page |= {re.sub(r"^(GET|POST|DELETE) ", "", code) for code in codes(row[0]) if "/" in code}
+        on_page = {re.sub(r"/(ID|NAME)$", "/{}", route) for route in on_page}
+        served = {re.sub(r"\{\w+\}", "{}", path) for path in self.server.get("/openapi.json").json["paths"]}
+        self.assertEqual(on_page, served - {"/favicon.ico"})
 
     def test_metrics(self):
         page = self.server.get("/metrics").body.decode()
-        there = set(re.findall(r"^# TYPE (\S+) ", page, re.M))
-        said = {re.sub(r"\{.*", "", code) for row in rows(section(OPERATIONS, "Metrics")) for code in codes(" ".join(row))}
-        said.discard("engine")
-        whole = set()
-        for name in said:
-            found = {t for t in there if re.fullmatch(r"(vllm:)?" + re.escape(name).replace(r"\*", ".*"), t)}
+        served = set(re.findall(r"^# TYPE (\S+) ", page, re.M))
+        cells = [cell for row in rows(section(OPERATIONS, "Metrics")) for cell in row]
+        on_page = {re.sub(r"\{.*", "", code) for cell in cells for code in codes(cell)}
+        documented = set()
+        for name in on_page:
+            found = {t for t in served if re.fullmatch(r"(vllm:)?" + re.escape(name).replace(r"\*", ".*"), t)}
             if name.startswith("_"):
-                found = {t for t in there if t.startswith("vllm:") and t.endswith(name)}
+                found = {t for t in served if t.startswith("vllm:") and t.endswith(name)}
             self.assertTrue(found or re.match(OFFLOAD, name), name)
-            whole |= found
-        self.assertEqual(there - whole, set())
+            documented |= found
+        self.assertEqual(served - documented, set())
 
 
 class Security(unittest.TestCase):
-    """Each bound of the table is held by a test, which is there."""
+    """Each limit on the page names a test, and the test exists."""
 
     def test_the_tests_of_the_limits(self):
         sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("*_test.cc"))
@@ -115,11 +117,11 @@ class Security(unittest.TestCase):
                 pattern = r"TEST(_F|_P)?\(%s,\s*%s\)" % (suite or r"\w+", r"\w+" if test == "*" else test)
                 self.assertTrue(re.search(pattern, sources), name)
 
-    def test_its_flags_are_the_programs(self):
-        there = help_of("serve")
+    def test_the_flags_of_the_limits(self):
+        flags = help_of("serve")
         for row in rows(section(DOCS / "security.md", "Limits")):
             for flag in codes(row[2]):
-                self.assertTrue(flag in there or flag.startswith("ulimit"), flag)
+                self.assertTrue(flag in flags or flag.startswith("ulimit"), flag)
 
 
 if __name__ == "__main__":
