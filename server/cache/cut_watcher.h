@@ -1,4 +1,4 @@
-// Who hears which points the prefix cache keeps.
+// Reports which prefixes the prefix cache keeps.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@ namespace dsv4::server {
 
 enum class CutPlace : uint8_t { kMemory, kDisk };
 
-// Called by the engine's thread; must not call the cache.
+// Called on the engine's thread. Must not call the cache.
 class CutWatcher {
  public:
   virtual ~CutWatcher() = default;
-  // KV of a prompt's first tokens, all of `tokens`, is kept in `place` from now on, or not any more. Each Kept has its
-  // Dropped, or a Cleared.
+  // The cache begins (Kept) or stops (Dropped) keeping the KV of a prompt's first tokens, `tokens`, in `place`. Each
+  // Kept is followed by its Dropped or by a Cleared.
   virtual void Kept(CutPlace place, std::span<const TokenId> tokens) = 0;
   virtual void Dropped(CutPlace place, std::span<const TokenId> tokens) = 0;
-  virtual void Cleared() = 0;  // nothing is kept anywhere
+  virtual void Cleared() = 0;  // the cache keeps no prefix any more
 };
 
 }  // namespace dsv4::server

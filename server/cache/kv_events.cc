@@ -10,16 +10,17 @@ namespace dsv4::server {
 namespace {
 
 constexpr size_t kBlockTokens = kKvPageTokens;
-constexpr size_t kStoredOfMessage = 16, kRemovedOfMessage = 1024;  // blocks: some 20 KB
+constexpr size_t kStoredOfMessage = 16, kRemovedOfMessage = 1024;  // blocks: about 20 KB
 
 const char* MediumOf(CutPlace place) { return place == CutPlace::kMemory ? "gpu" : "cpu"; }
 
-// Of the blocks of `tokens`, each with all that stands in front of it. Names for readers, which trust this server.
+// Returns the hashes of the blocks of `tokens`; each covers all tokens up to the end of its block. They are names for
+// readers, which trust this server.
 std::vector<uint64_t> BlockHashes(std::span<const TokenId> tokens) {
   std::vector<uint64_t> hashes;
   uint64_t hash = 0x9E3779B97F4A7C15u;
   for (size_t i = 0; i + kBlockTokens <= tokens.size(); i += kBlockTokens) {
-    for (const TokenId id : tokens.subspan(i, kBlockTokens)) {  // SplitMix64's step
+    for (const TokenId id : tokens.subspan(i, kBlockTokens)) {  // one step of SplitMix64
       hash += 0x9E3779B97F4A7C15u + static_cast<uint64_t>(id);
       hash = (hash ^ (hash >> 30)) * 0xBF58476D1CE4E5B9u;
       hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EBu;
@@ -32,7 +33,7 @@ std::vector<uint64_t> BlockHashes(std::span<const TokenId> tokens) {
 
 }  // namespace
 
-// What has a block has those before it as well, so the new ones are the last.
+// A prefix that has a block also has all blocks before it, so the new blocks are the last ones.
 void KvBlocks::Kept(CutPlace place, std::span<const TokenId> tokens) {
   Counts& counts = counts_[static_cast<size_t>(place)];
   const std::vector<uint64_t> hashes = BlockHashes(tokens);

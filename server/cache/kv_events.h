@@ -1,6 +1,6 @@
-// What the prefix cache holds, published for routers that send a prompt where its beginning is: vLLM's KV events over
-// ZeroMQ (PUB; frames: topic, number of 8 bytes, MessagePack), which llm-d-kv-cache and Dynamo read. Blocks have 256
-// tokens; a block is stored while some cut has all of it.
+// Publishes the contents of the prefix cache for routers that send a prompt to the server with its prefix. The form is
+// vLLM's KV events over ZeroMQ (PUB; frames: topic, number of 8 bytes, MessagePack), which llm-d-kv-cache and Dynamo
+// read. A block has 256 tokens. It is stored while some cached prefix contains all of it.
 #pragma once
 
 #include <array>
@@ -17,10 +17,10 @@
 
 namespace dsv4::server {
 
-// Cuts to blocks: which are stored anew and which are gone, as vLLM's events.
+// Turns cached prefixes into blocks and publishes which blocks were stored or removed, as vLLM's events.
 class KvBlocks : public CutWatcher {
  public:
-  using Publish = std::function<void(const Json& events)>;  // an array of them
+  using Publish = std::function<void(const Json& events)>;  // an array of events
   explicit KvBlocks(Publish publish) : publish_(std::move(publish)) {}
 
   void Kept(CutPlace place, std::span<const TokenId> tokens) override;
@@ -28,21 +28,21 @@ class KvBlocks : public CutWatcher {
   void Cleared() override;
 
  private:
-  using Counts = std::unordered_map<uint64_t, int64_t>;  // of cuts that have the block, by its hash
+  using Counts = std::unordered_map<uint64_t, int64_t>;  // number of cached prefixes with the block, by its hash
 
   const Publish publish_;
   std::array<Counts, 2> counts_;  // by place
 };
 
-// The socket. One thread at a time.
+// The socket. Used by one thread at a time.
 class KvPublisher {
  public:
-  // Port 0: any free one. Errors: kUnsupported (no libzmq on this machine), kResourceExhausted (the port is taken).
+  // Port 0: any free one. Errors: kUnsupported (libzmq is not installed), kResourceExhausted (the port is in use).
   static Result<std::unique_ptr<KvPublisher>> Bind(const std::string& host, int port);
   virtual ~KvPublisher() = default;
 
   virtual int port() const = 0;
-  // Never waits; who reads too slowly misses some, which the numbers show.
+  // Never blocks. A slow reader misses messages, which their numbers show.
   virtual void Send(const std::string& topic, const Json& events) = 0;
 };
 

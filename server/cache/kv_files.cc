@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMaxReads = 4;
 constexpr std::chrono::milliseconds kPoll{20};
 
-// The prompt is computed, or the file written another time.
+// The caller computes the prompt instead, or writes the file at another time.
 Status NoMemory(const std::string& path) { return ResourceExhausted("no memory to read or write '" + path + "'"); }
 
 }  // namespace
@@ -49,7 +49,8 @@ KvFiles::~KvFiles() {
   thread_.join();
 }
 
-// With room for what becomes of it: a lack of memory is the caller's, and none of the thread's.
+// Allocates the task together with its result, so that a lack of memory is an error of the caller and not of the
+// thread.
 std::list<KvFiles::Done> KvFiles::NewTask(Done::Kind kind, const std::string& path,
                                           std::shared_ptr<const SnapshotImage> image) {
   std::list<Done> task;
@@ -104,7 +105,7 @@ void KvFiles::CarryOut(Done& task) const {
     ::unlink(task.path.c_str());
     return;
   }
-  HasMemoryFor([&] {  // else the status stays as it was made
+  HasMemoryFor([&] {  // out of memory: the status stays as NewTask set it
     if (task.kind == Done::Kind::kWritten) {
       task.status = task.image->Write(task.path);
       return;
@@ -115,14 +116,14 @@ void KvFiles::CarryOut(Done& task) const {
   });
 }
 
-// Allocates nothing but what CarryOut does without: nobody would catch what that throws.
+// Allocates only in CarryOut, which handles a lack of memory: no caller would catch an exception of this thread.
 void KvFiles::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stop_ || !reads_.empty() || !tasks_.empty(); });
     if (stop_) return;
     std::list<Done>& queue = reads_.empty() ? tasks_ : reads_;
-    Done& task = queue.front();  // it stays in the queue until it is done: Drain waits for it
+    Done& task = queue.front();  // stays in the queue until it is done, because Drain waits for it
     lock.unlock();
     CarryOut(task);
     lock.lock();

@@ -1,5 +1,5 @@
-// The folder of KV snapshots: who uses it, and the thread that writes, reads and removes files of KV snapshots, so that
-// no stream waits for a disk.
+// The folder of KV snapshots: its lock, and the thread that writes, reads and removes the files, so that no stream
+// waits for a disk.
 #pragma once
 
 #include <condition_variable>
@@ -16,11 +16,11 @@
 
 namespace dsv4::server {
 
-// Holds a folder for one server: two would not know of each other's files and exceed the limit together. Until it is
-// destroyed or the process ends.
+// Holds a folder for one server until it is destroyed or the process ends. Two servers would not know each other's
+// files and would exceed the limit together.
 class FolderLock {
  public:
-  // Errors: kInvalidArgument (another server has the folder, or it cannot be written).
+  // Errors: kInvalidArgument (another server uses the folder, or it cannot be written).
   static Result<std::unique_ptr<FolderLock>> Take(const std::string& folder);
   ~FolderLock();
 
@@ -35,24 +35,26 @@ class KvFiles {
     enum class Kind { kWritten, kRead, kRemoved } kind;
     std::string path;
     Status status;
-    std::shared_ptr<const SnapshotImage> image;  // what was written; what was read, where that went well
+    std::shared_ptr<const SnapshotImage>
+        image;  // the image that was written; the image that was read, if the read succeeded
   };
 
-  // `engine`'s fingerprint has been asked for. Images that wait to be written take at most `max_bytes` of memory, or
-  // are one. `on_done` is called by the thread whenever TakeDone has something new.
+  // Requires that the engine's fingerprint has been computed. Images that wait to be written take at most `max_bytes`
+  // of memory, unless there is only one. `on_done` is called on the thread whenever TakeDone has a new result.
   KvFiles(Engine& engine, int64_t max_bytes, std::function<void()> on_done);
-  ~KvFiles();  // what is queued is dropped, the file that is being written is finished
+  ~KvFiles();  // drops the queued tasks, finishes the file that is being written
 
-  // Queued; waits for room in the queue. Of the same path, calls are carried out in order, but that reads overtake.
+  // Queues a task; Write waits for room in the queue. Tasks for the same path are carried out in order, except that
+  // reads overtake the others.
   void Write(std::shared_ptr<const SnapshotImage> image, const std::string& path);
   void Remove(const std::string& path);
-  // False: too many are being read.
+  // Returns false if too many reads are queued.
   bool Read(const std::string& path);
 
-  // In the order in which they ended; what was removed is not told.
+  // Returns results in the order in which the tasks ended. Removals have no result.
   std::list<Done> TakeDone();
 
-  // Waits until everything is written, or until `until` says so, which is asked now and then.
+  // Waits until all tasks are done, or until `until` returns true. `until` is called at intervals.
   void Drain(const std::function<bool()>& until);
 
  private:
@@ -64,9 +66,9 @@ class KvFiles {
   const int64_t max_bytes_;
   const std::function<void()> on_done_;
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable wake_, changed_;
-  std::list<Done> tasks_, reads_;  // the one that is being carried out included
+  std::list<Done> tasks_, reads_;  // including the task that is being carried out
   std::list<Done> done_;
   int64_t queued_bytes_ = 0;
   bool stop_ = false;

@@ -1,4 +1,4 @@
-// A PUB socket of libzmq, which is looked for when one is asked for: a server without KV events needs none.
+// A PUB socket of libzmq. The library is loaded when a socket is made, so a server without KV events does not need it.
 #include <dlfcn.h>
 
 #include <array>
@@ -15,10 +15,10 @@ namespace dsv4::server {
 namespace {
 
 constexpr const char* kZmqLibrary = "libzmq.so.5";  // Debian: libzmq5
-// Of zmq.h, whose values are part of its binary interface.
+// Constants of zmq.h; their values are part of its binary interface.
 constexpr int kZmqPub = 1, kZmqLinger = 17, kZmqSendHwm = 23, kZmqLastEndpoint = 32, kZmqIpv6 = 42;
 constexpr int kZmqDontWait = 1, kZmqSendMore = 2;
-constexpr int kMostUnsent = 4096;  // messages for each reader; readers share their bytes: some 80 MB
+constexpr int kMostUnsent = 4096;  // messages per reader; readers share the bytes: about 80 MB
 
 struct ZmqCalls {
   void* (*ctx_new)();
@@ -49,7 +49,7 @@ Result<ZmqCalls> LoadZmq() {
                      FindSymbol(library, "zmq_getsockopt", &z.getsockopt) && FindSymbol(library, "zmq_bind", &z.bind) &&
                      FindSymbol(library, "zmq_send", &z.send) && FindSymbol(library, "zmq_errno", &z.zmq_errno) &&
                      FindSymbol(library, "zmq_strerror", &z.strerror);
-  if (!found) return Unsupported("--kv-events needs libzmq, which is not on this machine; install libzmq5");
+  if (!found) return Unsupported("--kv-events needs libzmq, which is not installed on this machine: install libzmq5");
   return z;
 }
 

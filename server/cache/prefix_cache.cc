@@ -11,8 +11,8 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr size_t kRelated = 16;       // tokens: BOS and a role are common to all
-constexpr size_t kWorthReading = 64;  // tokens that a file must save
+constexpr size_t kRelated = 16;       // tokens; BOS and a role are common to all prompts
+constexpr size_t kWorthReading = 64;  // a file must save at least this many tokens
 }  // namespace
 
 PrefixCache::PrefixCache(Engine& engine, const Tokenizer& tokenizer, Metrics& metrics,
@@ -91,7 +91,7 @@ PrefixCache::Found PrefixCache::Find(const std::string& tenant, std::span<const 
   return {.snapshot = node->value.snapshot, .what = std::exchange(node->value.from_disk, false) ? "disk" : "memory"};
 }
 
-// Everything on the way to `node` was used now.
+// Marks every cached prefix on the path to `node` as used now.
 void PrefixCache::Touch(Node* node) {
   for (Node* n = node; n != nullptr; n = n->parent) {
     if (n->value.snapshot != nullptr) by_use_.splice(by_use_.begin(), by_use_, n->value.place);
@@ -116,7 +116,7 @@ void PrefixCache::Put(const std::string& tenant, std::shared_ptr<const KvSnapsho
   if (node->value.snapshot == nullptr) AddSnapshot(node, std::move(snapshot));
   Touch(node);
   if (key) AddText(node, key->key, more);
-  // Where the encoder sees other special tokens than the model wrote, it would not lead to the same ids.
+  // If the encoder sees other special tokens than the model wrote, the text would not lead to the same ids.
   if (rendered && rendered->added == key->added && rendered->key != key->key) AddText(node, rendered->key, more);
 }
 
@@ -124,7 +124,7 @@ void PrefixCache::AddText(Node* node, std::string_view key, std::span<const Toke
   std::vector<TokenId> ids(more.begin(), more.end());
   node->value.texts.reserve(node->value.texts.size() + 1);
   TextNode* at = node->value.trees->texts.Insert({key.data(), key.size()});
-  // From here on nothing needs memory: a text and its cut name each other, or neither does.
+  // Nothing below needs memory: either a text and its cached prefix refer to each other, or neither does.
   if (at->value.cut != nullptr && at->value.cut != node) std::erase(at->value.cut->value.texts, at);
   if (at->value.cut != node) node->value.texts.push_back(at);
   at->value = {.cut = node, .more = std::move(ids)};
@@ -162,7 +162,7 @@ std::vector<TokenId> PrefixCache::EncodePrompt(const std::string& tenant, const 
   return ids;
 }
 
-// Two later cuts on the only way that goes on from here, and nobody ever came back.
+// Returns true if the only path from `node` has two later cached prefixes and no prompt ever used this one.
 bool PrefixCache::Replaced(const Node& node) {
   if (node.value.hits > 0) return false;
   int later = 0;
@@ -177,10 +177,10 @@ bool PrefixCache::Evict() {
   if (by_use_.empty()) return false;
   const auto replaced = std::find_if(by_use_.rbegin(), by_use_.rend(), [](const Node* n) { return Replaced(*n); });
   Node* node = replaced != by_use_.rend() ? *replaced : by_use_.back();
-  // Without memory for it, it is not written: what is evicted gives some back.
+  // Writing may fail for lack of memory; the eviction then gives some back.
   if (replaced == by_use_.rend()) HasMemoryFor([&] { (void)Write(node); });
   metrics_.AddEviction();
-  std::shared_ptr<const KvSnapshot> freed = node->value.snapshot;  // outside of the lock
+  std::shared_ptr<const KvSnapshot> freed = node->value.snapshot;  // freed outside the lock
   const std::lock_guard lock(mutex_);
   DropSnapshot(node);
   PruneNode(node);
@@ -208,12 +208,12 @@ void PrefixCache::DropSnapshot(Node* node) {
   node->value.snapshot.reset();
 }
 
-// What there is no memory to tell is not told: the cache goes on.
+// If there is no memory for the call, the watcher misses it and the cache continues.
 void PrefixCache::Tell(Word word, CutPlace place, const Node& node) const {
   if (options_.watcher != nullptr) HasMemoryFor([&] { (options_.watcher->*word)(place, Tree::Key(node)); });
 }
 
-// Texts are kept as long as there are cuts at or behind their node.
+// A text is kept while its node, or a node below it, holds a cached prefix.
 void PrefixCache::PruneNode(Node* node) {
   for (Node* n = node; n->parent != nullptr && !Holds(n->value) && n->children.size() == (n == node ? 0u : 1u);
        n = n->parent) {

@@ -1,8 +1,9 @@
-// KV snapshots of what was read and written lately ("cuts"), in a tree over token ids: a prompt goes on from the
-// deepest cut on its way instead of from token 0. Exact: a cut has the very tokens that the prompt begins with.
+// KV snapshots of recent prompts and replies ("cached prefixes", in code: cuts), in a tree over token ids. A prompt
+// continues from the longest cached prefix on its path instead of from token 0. Exact: all tokens of the cached prefix
+// equal the first tokens of the prompt.
 //
-// Each tenant (of several API keys one each; "" where all share) has a tree of its own: nobody's tokens, and no time
-// that they save, reach another. Memory and disk are common.
+// Each tenant has a tree of its own (one per API key if there are several; "" if all share). So no client sees
+// another's tokens, or the time that they save. Memory and disk are shared.
 #pragma once
 
 #include <cstdint>
@@ -30,77 +31,78 @@ namespace dsv4::server {
 
 struct PrefixCacheOptions {
   bool enabled = true;
-  size_t interval = 4096;                         // tokens between two cuts of a long prompt
+  size_t interval = 4096;                         // tokens between two cached prefixes of a long prompt
   std::string disk;                               // folder; "": none
-  int64_t disk_bytes = 0;                         // files there, together
-  int64_t disk_queue_bytes = int64_t{512} << 20;  // of memory, at most, for what waits to be written
-  SpecialTokensInContent in_content = SpecialTokensInContent::kOfficial;  // of prompts
-  std::function<void()> on_disk_done = {};                     // Poll has something to take; called by another thread
-  std::function<void(const std::string&)> on_disk_error = {};  // one line; may be empty
-  CutWatcher* watcher = nullptr;                               // of all tenants' cuts; null: none
+  int64_t disk_bytes = 0;                         // limit for all files in the folder
+  int64_t disk_queue_bytes = int64_t{512} << 20;  // memory limit for snapshots that wait to be written
+  SpecialTokensInContent in_content = SpecialTokensInContent::kOfficial;  // in prompts
+  std::function<void()> on_disk_done = {};                     // called on another thread when Poll has a result
+  std::function<void(const std::string&)> on_disk_error = {};  // gets one line; may be empty
+  CutWatcher* watcher = nullptr;                               // for the prefixes of all tenants; null: none
 };
 
-// EncodePrompt and the gauges may be called by any thread, everything else by the engine's.
+// Any thread may call EncodePrompt and the gauges. Only the engine's thread may call everything else.
 class PrefixCache {
  public:
   PrefixCache(Engine& engine, const Tokenizer& tokenizer, Metrics& metrics, const PrefixCacheOptions& options);
 
   const PrefixCacheOptions& options() const { return options_; }
 
-  // What is known of a prompt.
+  // What the cache knows about a prompt.
   struct Known {
-    size_t cut = 0;        // tokens of the deepest cut that leaves one to read; 0: none
-    size_t common = 0;     // tokens that begin some conversation in the tree as well
-    bool on_disk = false;  // that cut is not in memory
+    size_t cut = 0;        // tokens of the longest cached prefix that leaves at least one token to compute; 0: none
+    size_t common = 0;     // tokens at the start that a conversation in the tree also has
+    bool on_disk = false;  // that prefix is not in memory
   };
   Known Look(const std::string& tenant, std::span<const TokenId> prompt) const;
 
-  // Brings the cut that Look names from disk into memory: a read was begun, or one is under way (Look again after the
-  // next Poll that takes something), or Find has all that there will be.
+  // Loads the prefix that Look found from disk into memory. kBegun: a read has begun. kUnderWay: a read is pending;
+  // call Look again after the next Poll with a result. kHere: Find returns all that there will be.
   enum class Fetched { kBegun, kUnderWay, kHere };
   Fetched Fetch(const std::string& tenant, std::span<const TokenId> prompt);
 
-  // Takes what was written and read meanwhile. A file that is refused is forgotten.
+  // Handles the results of finished writes and reads. A file that is refused is forgotten.
   void Poll();
 
   struct Found {
     std::shared_ptr<const KvSnapshot> snapshot;  // null: none
-    // memory, disk (where it came from); or why there is none: off, empty, unrelated, diverged (a kept conversation
-    // goes another way), no_memory (for what is on disk)
+    // Where the snapshot was: memory or disk. If there is none, why: off, empty, unrelated, diverged (a cached
+    // conversation has the same beginning but continues differently), no_memory (for a prefix on disk).
     const char* what = "";
   };
-  // The deepest cut in memory.
+  // Returns the longest cached prefix in memory.
   Found Find(const std::string& tenant, std::span<const TokenId> prompt);
 
-  // Whether a cut of exactly these tokens is kept.
+  // Returns true if a prefix of exactly these tokens is kept.
   bool Has(const std::string& tenant, std::span<const TokenId> tokens) const;
 
-  // Keeps a snapshot. `ids` are its tokens and those that were chosen but not read yet (at most a few).
+  // Keeps a snapshot. `ids` are its tokens, followed by tokens that were chosen but not computed yet (a few at most).
   struct Texts {
-    // the server encoded the prompt and the model wrote the rest: they say how it is split
+    // the server encoded the prompt and the model wrote the rest, so `ids` show how the text splits into tokens
     bool of_ids = false;
-    // how the encoder writes the same conversation, where that may differ from what the model wrote (white space
-    // around calls, the form of their arguments); "": none
+    // how the encoder writes the same conversation, if that may differ from the model's text (white space around calls,
+    // the form of their arguments); "": not set
     RenderedPrompt rendered = {};
   };
   void Put(const std::string& tenant, std::shared_ptr<const KvSnapshot> snapshot, std::span<const TokenId> ids,
            const Texts& texts);
 
-  // The ids of a prompt. Where it repeats a kept conversation's text, added tokens in the same places, up to one (which
-  // cannot be merged with text before it), these are that conversation's ids, whatever way the model split its words;
-  // so its reply is found again.
+  // Returns the ids of a prompt. If it repeats the text of a kept conversation, with added tokens in the same
+  // positions, that part gets the ids of the conversation, however the model split its words; so its cached reply is
+  // found again. The part ends before an added token, which cannot merge with the text before it.
   std::vector<TokenId> EncodePrompt(const std::string& tenant, const RenderedPrompt& prompt) const;
 
-  // Frees the cut that is worth least: the oldest of those that later cuts of their conversation have replaced and that
-  // nobody ever came back to, else the one that was not used for the longest time (a use counts for all cuts on the
-  // way, so leaves go before what they share). With a disk, the latter are queued to be written there. False: there is
-  // none.
+  // Removes the least useful cached prefix. First the oldest of those that later prefixes of the same conversation have
+  // replaced and that no prompt ever used. Otherwise the least recently used one; a use counts for all prefixes on the
+  // path, so leaves go before the prefixes that they share. With a disk, a prefix of the second kind is queued to be
+  // written there. Returns false if there is none.
   bool Evict();
 
-  // Forgets what is in memory without writing it: the device that holds it has failed. What is on disk stays.
+  // Forgets the prefixes in memory without writing them, because the device that holds them has failed. Prefixes on
+  // disk stay.
   void DropMemory();
 
-  // Writes what Evict would write, the latest first, until `until` has passed; then forgets all.
+  // Writes the prefixes that Evict would write, most recently used first, until `until` returns true. Then forgets all.
   void SaveAndClear(const std::function<bool()>& until);
 
   int64_t num_in_memory() const;
@@ -117,18 +119,19 @@ class PrefixCache {
 
   struct Trees;
   struct Cut {
-    Trees* trees = nullptr;  // where there is a snapshot or a file
+    Trees* trees = nullptr;  // set if there is a snapshot or a file
     std::shared_ptr<const KvSnapshot> snapshot;
     std::string file;  // "": none
     int64_t file_bytes = 0;
-    std::shared_ptr<const SnapshotImage> image;  // what the file will hold, while it waits to be written
+    std::shared_ptr<const SnapshotImage> image;  // the contents of the file, while it waits to be written
     bool is_read = false;                        // the file is being read
-    bool from_disk = false;                      // the snapshot came from there, and nobody has used it
+    bool from_disk = false;                      // the snapshot came from disk and has not been used yet
     int64_t hits = 0;
-    std::list<Node*>::iterator place, disk_place;  // in by_use_ where there is a snapshot, in files_ where a file
+    std::list<Node*>::iterator place,
+        disk_place;  // place: in by_use_ if there is a snapshot; disk_place: in files_ if there is a file
     std::vector<TextNode*> texts;
   };
-  // A text that stands for the tokens of `cut` and `more`.
+  // A text that stands for the tokens of `cut` followed by `more`.
   struct Text {
     Node* cut = nullptr;
     std::vector<TokenId> more;
@@ -138,7 +141,7 @@ class PrefixCache {
     Tree cuts;
     TextTree texts;  // by TextKey
   };
-  struct Stranger {  // a file in the folder that is of no use to this server
+  struct Stranger {  // a file in the folder that this server cannot use
     std::string path;
     int64_t bytes = 0;
   };
@@ -173,12 +176,12 @@ class PrefixCache {
   Metrics& metrics_;
   const PrefixCacheOptions options_;
 
-  mutable std::mutex mutex_;            // of all below; the engine's thread, which alone changes them, reads without it
+  mutable std::mutex mutex_;  // guards all members below; only the engine's thread changes them, so it reads without it
   std::map<std::string, Trees> trees_;  // by tenant
-  std::list<Node*> by_use_, files_;     // the one used last first
-  std::list<Stranger> strangers_;       // the oldest last
+  std::list<Node*> by_use_, files_;     // most recently used first
+  std::list<Stranger> strangers_;       // oldest last
   int64_t file_bytes_ = 0, stranger_bytes_ = 0;
-  std::list<KvFiles::Done> finished_;  // what disk_ has done, to look at
+  std::list<KvFiles::Done> finished_;  // results of disk_ that Poll has not handled yet
   std::unique_ptr<KvFiles> disk_;      // null: none
 };
 

@@ -1,4 +1,4 @@
-// The prefix cache's files: written, read, found again at the start, removed.
+// The files of the prefix cache: writing, reading, finding them at the start, removing.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -15,11 +15,12 @@ namespace fs = std::filesystem;
 namespace {
 
 const std::string kSuffix = ".dsv4kv";
-// What a file's note begins with: the form of its texts, and the promise that they were encoded here.
+// The beginning of a file's note. It names the form of the texts and states that this server encoded them.
 constexpr std::string_view kNoteMark = "dsv4 tenant, texts 1\n";
-constexpr std::chrono::minutes kUnfinished{10};  // what is younger may be another process's
+constexpr std::chrono::minutes kUnfinished{10};  // a younger file may belong to another process
 
-// A name for these tokens of this tenant (FNV-1a, twice 64 bits); what the file holds decides.
+// Returns a file name for these tokens of this tenant (FNV-1a, two digests of 64 bits). The contents of the file decide
+// whether it is theirs.
 std::string FileName(std::string_view tenant, std::span<const TokenId> tokens) {
   std::string name;
   for (uint64_t digest : {uint64_t{0xCBF29CE484222325u}, uint64_t{0x9E3779B97F4A7C15u}}) {
@@ -73,7 +74,7 @@ PrefixCache::Fetched PrefixCache::Fetch(const std::string& tenant, std::span<con
 void PrefixCache::Poll() {
   if (disk_ == nullptr) return;
   finished_.splice(finished_.end(), disk_->TakeDone());
-  while (!finished_.empty()) {  // where memory runs out, those behind it wait for the next time
+  while (!finished_.empty()) {  // if memory runs out, the next call handles the rest
     const KvFiles::Done done = std::move(finished_.front());
     finished_.pop_front();
     const bool written = done.kind == KvFiles::Done::Kind::kWritten;
@@ -82,9 +83,9 @@ void PrefixCache::Poll() {
     if (current && !written) node->value.is_read = false;
     if (written && done.status.ok()) metrics_.AddKvDisk("written");
     if (!done.status.ok() && (written || current)) Error(done.status, written ? "failed" : "refused");
-    if (!current) continue;  // removed meanwhile
+    if (!current) continue;  // it was removed in the meantime
     const bool strange = !written && done.status.ok() && done.image->info().tokens != Tree::Key(*node);
-    if (strange) Error(DataLoss("'" + done.path + "': holds other tokens than its name says"), "refused");
+    if (strange) Error(DataLoss("'" + done.path + "' holds other tokens than its name says"), "refused");
     if (strange || !done.status.ok()) {
       ForgetFile(node);
     } else if (written) {
@@ -100,12 +101,12 @@ PrefixCache::Node* PrefixCache::NodeOfFile(const std::string& path) {
   return at == files_.end() ? nullptr : *at;
 }
 
-// False: there is no memory for it.
+// Returns false if there is no memory for the snapshot.
 bool PrefixCache::Restore(Node* node, const SnapshotImage& image) {
   const std::string path = node->value.file;
   auto loaded = engine_.LoadSnapshot(image);
   while (!loaded.ok() && loaded.status().code() == StatusCode::kResourceExhausted && Evict()) {
-    if (NodeOfFile(path) != node) return false;  // what was evicted took its place on the disk
+    if (NodeOfFile(path) != node) return false;  // what was evicted replaced it on the disk
     loaded = engine_.LoadSnapshot(image);
   }
   if (!loaded.ok()) return false;
@@ -133,7 +134,7 @@ void PrefixCache::ForgetFile(Node* node) {
   PruneNode(node);
 }
 
-// The tenant and its texts: what a file needs beyond its tokens.
+// Returns the tenant and its texts, which a file stores in addition to its tokens.
 std::string PrefixCache::NoteOf(const Node& node) const {
   std::string note(kNoteMark);
   const std::string& tenant = node.value.trees->tenant;
@@ -160,9 +161,9 @@ bool PrefixCache::Write(Node* node) {
   }
   std::list<Node*> place{node};
   disk_->Write(*image, path);
-  // From here on nothing needs memory, until the file is known.
+  // Nothing below needs memory until the file is known.
   const std::lock_guard lock(mutex_);
-  std::erase_if(strangers_, [&](const Stranger& s) {  // it is written over
+  std::erase_if(strangers_, [&](const Stranger& s) {  // the write replaces it
     if (s.path != path) return false;
     stranger_bytes_ -= s.bytes;
     return true;
@@ -178,7 +179,7 @@ bool PrefixCache::Write(Node* node) {
   return true;
 }
 
-// Removes files until the folder keeps its limit: first those that are of no use here.
+// Removes files until the folder keeps its limit, beginning with files that this server cannot use.
 void PrefixCache::FitFolder() {
   for (; file_bytes_ + stranger_bytes_ > options_.disk_bytes && !strangers_.empty(); strangers_.pop_back()) {
     disk_->Remove(strangers_.back().path);
@@ -200,7 +201,7 @@ void PrefixCache::ReadFolder() {
   for (const fs::directory_entry& entry : fs::directory_iterator(options_.disk, error)) {
     const auto time = entry.last_write_time(error);
     if (entry.path().extension() == kSuffix) files.emplace_back(time, entry.path().string());
-    // Left by a program that ended in the middle of a file.
+    // Left by a process that ended while it wrote a file.
     const bool unfinished = entry.path().filename().string().find(kSuffix + ".tmp.") != std::string::npos;
     if (unfinished && now - time > kUnfinished) fs::remove(entry.path(), error);
   }
@@ -214,7 +215,7 @@ void PrefixCache::ReadFolder() {
   }
 }
 
-// False: it stays in the folder unused.
+// Returns false if the file stays in the folder unused.
 bool PrefixCache::AddFile(const std::string& path) {
   Result<SnapshotInfo> info = engine_.ReadSnapshotInfo(path);
   if (!info.ok()) {
@@ -229,7 +230,7 @@ bool PrefixCache::AddFile(const std::string& path) {
     if (TakeNumber(&note, &length)) tenant = TakeBytes(&note, length);
   }
   if (!tenant) {
-    Error(Unsupported("'" + path + "': of an older server, which did not say whose it is"), "foreign");
+    Error(Unsupported("'" + path + "' was written by an older server, which did not store its tenant"), "foreign");
     return false;
   }
   Trees& trees = TreesOf(std::string(*tenant));

@@ -1,4 +1,4 @@
-// A radix tree: values at sequences of symbols, common beginnings stored once.
+// A radix tree: values at sequences of symbols; common prefixes are stored once.
 #pragma once
 
 #include <algorithm>
@@ -17,16 +17,16 @@ struct RadixNode {
   RadixNode* parent = nullptr;
   std::vector<Symbol> edge;                          // from the parent to here
   size_t depth = 0;                                  // symbols from the root to here
-  std::vector<std::unique_ptr<RadixNode>> children;  // in the order of their edges' first symbols
+  std::vector<std::unique_ptr<RadixNode>> children;  // ordered by the first symbols of their edges
   Value value{};
 
-  // The place of the child whose edge begins with `symbol`, or where it would be.
+  // Returns the position of the child whose edge begins with `symbol`, or the position where it would be inserted.
   auto PlaceOf(Symbol symbol) const {
     return std::lower_bound(children.begin(), children.end(), symbol,
                             [](const auto& child, Symbol s) { return child->edge.front() < s; });
   }
   auto PlaceOf(Symbol symbol) { return children.begin() + (std::as_const(*this).PlaceOf(symbol) - children.cbegin()); }
-  // Whether that place, PlaceOf(symbol), holds such a child.
+  // Returns true if `place`, the result of PlaceOf(symbol), is such a child.
   bool IsAt(typename std::vector<std::unique_ptr<RadixNode>>::const_iterator place, Symbol symbol) const {
     return place != children.end() && (*place)->edge.front() == symbol;
   }
@@ -40,7 +40,7 @@ class RadixTree {
   Node& root() { return root_; }
   const Node& root() const { return root_; }
 
-  // The node of `key`, made if there is none. Where memory runs out the values stay where they are.
+  // Returns the node of `key`, and makes it if there is none. If memory runs out, all values stay where they are.
   Node* Insert(std::span<const Symbol> key) {
     Node* node = &root_;
     while (node->depth < key.size()) {
@@ -61,8 +61,8 @@ class RadixTree {
     return node;
   }
 
-  // Calls visit(node) for every node whose symbols begin `key`, from the root on. How many symbols of `key` the tree
-  // knows: the last of them may lie inside an edge.
+  // Calls visit(node) for every node whose symbols begin `key`, starting at the root. Returns how many symbols of `key`
+  // the tree has; the last of them may be inside an edge.
   template <typename Visit>
   size_t Walk(std::span<const Symbol> key, const Visit& visit) const {
     const Node* node = &root_;
@@ -87,8 +87,8 @@ class RadixTree {
     return key;
   }
 
-  // Takes `node` out, and ancestors, as long as they hold nothing (`holds(node)`) and nothing depends on them. Where
-  // there is no memory to join two edges, a node that holds nothing stays between them.
+  // Removes `node`, and then its ancestors, as long as they hold nothing (`holds(node)`) and no other node depends on
+  // them. If there is no memory to join two edges, a node that holds nothing stays between them.
   template <typename Holds>
   static void Prune(Node* node, const Holds& holds) noexcept {
     while (node->parent != nullptr && !holds(*node)) {
@@ -120,7 +120,7 @@ class RadixTree {
         std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(limit), b.begin()).first - a.begin());
   }
 
-  // A new node `at` symbols down the edge to `place`.
+  // Inserts a new node into the edge to `place`, `at` symbols after its start.
   static void Split(std::unique_ptr<Node>& place, size_t at) {
     auto middle = std::make_unique<Node>();
     Node& below = *place;
@@ -128,7 +128,7 @@ class RadixTree {
     middle->parent = below.parent;
     middle->edge.assign(below.edge.begin(), cut);
     middle->depth = below.depth - below.edge.size() + at;
-    middle->children.resize(1);  // from here on nothing needs memory
+    middle->children.resize(1);  // nothing below needs memory
     below.edge.erase(below.edge.begin(), cut);
     below.parent = middle.get();
     middle->children.front() = std::move(place);

@@ -1,4 +1,4 @@
-// What the engine has counted of its experts, for metrics and for --count-experts. One thread: the engine's.
+// Reads the engine's expert counts for the metrics and for --count-experts. One thread: the engine's.
 #pragma once
 
 #include <chrono>
@@ -16,16 +16,17 @@ class ExpertWatch {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kLookEvery{5'000}, kWriteEvery{60'000};
 
-  // Looks at once: what has been counted by then is no traffic. `file`: written so often, and when Finish is called,
-  // where something was counted; empty: none. `kept`: what it holds, to which is added.
+  // Reads the counts at once; what was counted before is not traffic. `file`: written every `write_every`, and by
+  // Finish, if something was counted; empty: none. `kept`: the counts in the file, to which new ones are added.
   ExpertWatch(Engine& engine, Metrics& metrics, std::string file, ExpertCounts kept = {},
               std::chrono::milliseconds write_every = kWriteEvery);
 
-  // Between steps; `idle`: none follows at once. Asks the engine every few seconds, or when it is idle.
-  // An error is what the file could not be written for, one line: it is tried again as often, in silence.
+  // Called between steps. `idle`: no step follows at once. Reads the engine's counts every few seconds, or when idle.
+  // Returns an error if the file could not be written. Later attempts are as frequent, and their errors are not
+  // reported.
   Status Look(bool idle, Clock::time_point now = Clock::now());
   Status Finish();
-  // When an idle engine is to be looked at, as counts are not written yet.
+  // When an idle engine's counts must be read again because some are not written yet.
   std::optional<Clock::time_point> next_write() const;
 
  private:
@@ -36,8 +37,8 @@ class ExpertWatch {
   std::optional<ExpertCountsFile> file_;
   const std::chrono::milliseconds write_every_;
   Clock::time_point next_look_, next_write_;
-  bool counts_ = true;  // until the engine says that it does not
-  bool gains_ = false;  // what is not written yet
+  bool counts_ = true;  // until the engine reports that it does not count
+  bool gains_ = false;  // some counts are not written yet
   bool failed_ = false;
 };
 

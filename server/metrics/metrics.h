@@ -1,4 +1,4 @@
-// Counters in Prometheus' text form. vLLM's names where they mean the same.
+// Counters in Prometheus' text format. They use vLLM's names if the meaning is the same.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace dsv4::server {
 
 class MetricsPage;
 
-inline constexpr int64_t kKvPageTokens = 256;  // that KV grows by: a block, in vLLM's words
+inline constexpr int64_t kKvPageTokens = 256;  // KV memory grows by this many tokens: vLLM calls it a block
 
 class Histogram {
  public:
@@ -30,7 +30,7 @@ class Histogram {
   double sum_ = 0;
 };
 
-// What is true right now; read when a page is asked for.
+// Current values, read when the metrics page is requested.
 struct Gauges {
   int64_t running = 0, waiting = 0;
   int64_t kv_used_bytes = 0, kv_kept_bytes = 0, kv_budget_bytes = 0;
@@ -47,13 +47,12 @@ class Metrics {
  public:
   explicit Metrics(std::string model_name, int num_ranks = 1);
 
-  // One step of the engine.
   struct Step {
     int64_t prompt_tokens = 0, generated_tokens = 0;
-    int64_t drafted_tokens = 0;  // of the generated ones: came with the one before
-    DraftCounts drafts = {};     // so far; none: nothing new
+    int64_t drafted_tokens = 0;  // part of generated_tokens: accepted draft tokens
+    DraftCounts drafts = {};     // totals so far; empty: unchanged
     std::vector<double> first_token_s, token_gaps_s;
-    double decode_s = 0;  // of a step without prompts
+    double decode_s = 0;  // of a step without prompt tokens
     int64_t gaps_over_bound = 0;
   };
   void AddStep(const Step& step);
@@ -66,17 +65,17 @@ class Metrics {
   void AddRequest(const Request& request);
 
   void AddPreemption();
-  // `what`: where a hit was found, or why there was none.
+  // `what`: the place of a hit, or the reason for a miss.
   void AddPrefixLookup(int64_t prompt_tokens, int64_t hit_tokens, const char* what);
   void AddEviction();
   void AddKvDisk(const char* event);  // written, restored, removed, refused, foreign, failed
   void AddRejection(const char* reason);
-  void AddDeviceFailure(const std::string& what);  // Engine::health's line
+  void AddDeviceFailure(const std::string& what);  // the line of Engine::health
   void AddDeviceRestart();
   void SetExperts(const ExpertUse& use);
   void AddHttp(const std::string& route, int status);
 
-  // So far.
+  // Totals so far.
   struct Totals {
     uint64_t prompt_tokens = 0, generated_tokens = 0, prefix_queries = 0, prefix_hits = 0;
   };

@@ -1,4 +1,4 @@
-// A page in Prometheus' text form.
+// A page in Prometheus' text format.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace dsv4::server {
 
 class MetricsPage {
  public:
-  // `label`: of every series, NAME="VALUE".
+  // `label`: added to every series; NAME="VALUE".
   explicit MetricsPage(std::string label) : label_(std::move(label)) {}
 
   static std::string Number(double value) {
@@ -49,7 +49,7 @@ class MetricsPage {
   void Counter(const std::string& name, const char* help, Integer value) {
     One(name, "counter", help, static_cast<double>(value));
   }
-  // A counter by the values of one more label.
+  // A counter with one more label and its values.
   void Counters(const std::string& name, const char* help, const char* key,
                 const std::map<std::string, uint64_t>& counts) {
     Head(name, "counter", help);
@@ -63,7 +63,8 @@ class MetricsPage {
   const std::string label_;
 };
 
-// CPU time, memory, descriptors and start of this process, by the names of Prometheus' client libraries.
+// Adds CPU time, memory, file descriptors and start time of this process, with the names of Prometheus' client
+// libraries.
 void AddProcessMetrics(MetricsPage* page);
 
 }  // namespace dsv4::server

@@ -22,12 +22,12 @@ double NumOpenFiles() {
   return error ? 0 : static_cast<double>(std::distance(files, std::filesystem::directory_iterator()) - 1);
 }
 
-// Fields of /proc/self/stat behind the name, which may hold blanks.
+// Returns the fields of /proc/self/stat after the name, which may contain blanks.
 std::vector<double> ProcessStat() {
   std::ifstream file("/proc/self/stat");
   std::string text;
   std::getline(file, text);
-  std::istringstream rest(text.substr(std::min(text.rfind(')') + 3, text.size())));  // behind the state, a letter
+  std::istringstream rest(text.substr(std::min(text.rfind(')') + 3, text.size())));  // after the state, one letter
   return {std::istream_iterator<double>(rest), std::istream_iterator<double>()};
 }
 

@@ -7,10 +7,10 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr double kForget = 0.97;  // weight of a step for each one after it
-constexpr double kBlend = 0.05;   // of a step's deviation
+constexpr double kForget = 0.97;  // factor on a step's weight for each later step
+constexpr double kBlend = 0.05;   // weight of a step's deviation in the average
 constexpr double kMaxDeviation = 1.0;
-constexpr int64_t kUntimed = 32;  // prompt tokens of a step as long as none were timed
+constexpr int64_t kUntimed = 32;  // prompt tokens of a step before any prompt was timed
 constexpr int kSweeps = 30;
 
 }  // namespace
@@ -18,11 +18,12 @@ constexpr int kSweeps = 30;
 void StepTimes::Add(int64_t generating, int64_t prompt_tokens, double seconds) {
   const double fit = Fit(generating, prompt_tokens);
   if (fit > 0) {
-    const double off = std::min(std::max(seconds / fit - 1, 0.0), kMaxDeviation);  // too early does no harm
+    const double off = std::min(std::max(seconds / fit - 1, 0.0),
+                                kMaxDeviation);  // a step that is too short does no harm
     deviation_ += kBlend * (off * off - deviation_);
   }
   const std::array<double, kTerms> x = {1, static_cast<double>(generating), static_cast<double>(prompt_tokens)};
-  // Relative errors count: a long step says no more than a short one.
+  // Weighs relative errors: a long step says no more than a short one.
   const double weight = 1 / std::max(seconds * seconds, 1e-12);
   for (size_t i = 0; i < kTerms; ++i) {
     for (size_t j = 0; j < kTerms; ++j) products_[i][j] = kForget * products_[i][j] + weight * x[i] * x[j];
@@ -32,7 +33,7 @@ void StepTimes::Add(int64_t generating, int64_t prompt_tokens, double seconds) {
   Solve();
 }
 
-// Least squares with costs that are not negative: each in turn, given the others.
+// Least squares with non-negative costs: improves one cost at a time, given the others.
 void StepTimes::Solve() {
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
     for (size_t i = 0; i < kTerms; ++i) {

@@ -68,7 +68,7 @@ class SameBits(unittest.TestCase):
         replies = ask_all(off)
         expected = [output(reply) for reply in replies]
         self.assertEqual([cached(reply) for reply in replies], [0] * len(REQUESTS))
-        self.assertEqual(off.metric("dsv4_prefix_cuts"), 0)
+        self.assertEqual(off.metric("dsv4_cached_prefixes"), 0)
         off.stop()
 
         flags = ["--kv-disk", self.folder, "--cut-interval", "64"]
@@ -90,7 +90,7 @@ class SameBits(unittest.TestCase):
         self.assertGreater(len(self.files()), len(REQUESTS))
 
         second = self.serve(*flags)
-        self.assertEqual(second.metric("dsv4_prefix_cuts", place="disk"), len(self.files()))
+        self.assertEqual(second.metric("dsv4_cached_prefixes", place="disk"), len(self.files()))
         replies = ask_all(second)
         self.assertEqual([output(reply) for reply in replies], expected, "from disk")
         for reply in replies:
@@ -120,7 +120,7 @@ class SameBits(unittest.TestCase):
 
         # Files of other settings are left alone.
         fourth = self.serve(*flags, "--kv-dtype", "bf16")
-        self.assertEqual(fourth.metric("dsv4_prefix_cuts", place="disk"), 0)
+        self.assertEqual(fourth.metric("dsv4_cached_prefixes", place="disk"), 0)
         self.assertGreater(fourth.metric("dsv4_kv_disk_total", event="foreign"), 4)
 
     def test_what_leaves_memory_comes_back_from_disk(self):

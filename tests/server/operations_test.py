@@ -37,7 +37,7 @@ class Mistakes(unittest.TestCase):
             self.assertIn(word, line)
 
     def test_a_budget_without_a_sequence(self):
-        self.refused(["--kv-budget", 1000], "--kv-budget is 1000 bytes: no sequence fits")
+        self.refused(["--kv-budget", 1000], "--kv-budget is 1000 bytes, too small for one sequence")
 
     def test_a_context_beyond_the_models(self):
         self.refused(["--ctx", 1 << 30], "--ctx is 1073741824", "1048576")
@@ -59,7 +59,7 @@ class Mistakes(unittest.TestCase):
         self.refused(["--kv-disk", ""], "--kv-disk needs a folder", status=2)
         self.refused(["--allowed-host", "http://dsv4.example"], "--allowed-host is 'http://dsv4.example'", status=2)
         self.refused(["--host", "192.0.2.1"], "cannot listen on 192.0.2.1", "--host takes an address of this machine")
-        self.refused(["--exchange-timeout", "nan"], "exchange time-out nan")
+        self.refused(["--exchange-timeout", "nan"], "collective time-out nan")
         self.refused(["--tls-cert", "/none.pem", "--tls-key", "/none.pem"], "/none.pem", "No such file or directory")
         for origin in ["https://chat.example/", "chat.example", "https://Chat.example", "https://a.example,https://b.example"]:
             self.refused(["--cors-origin", origin], "--cors-origin is '%s'" % origin, "https://chat.example")
@@ -165,7 +165,7 @@ class LogLines(unittest.TestCase):
         # Not 0.0: the first line may be of a second in which the prompt was read.
         wait_for(lambda: re.search(r"throughput .*output_tokens_per_s=(?!0\.0 )[0-9.]+ running=1 waiting=0 ", server.read_log()))
         connection.close()
-        wait_for(lambda: re.search(r"request .*cut=.*finish=abort", server.read_log()))
+        wait_for(lambda: re.search(r"request .*incomplete=.*finish=abort", server.read_log()))
 
         def more():
             count = len(server.lines("throughput"))
@@ -274,7 +274,7 @@ class MetricsPort(ServerTestCase):
         self.assertEqual(other.get("/health/ready").status, 200)
         self.assertEqual(other.post("/metrics", {}).status, 405)
         for path in ["/v1/models", "/", "/tokenize"]:
-            self.refused(other.get(path, Authorization="Bearer key"), 404, "another")
+            self.refused(other.get(path, Authorization="Bearer key"), 404, "main port")
 
 
 class Metrics(ServerTestCase):
@@ -483,7 +483,7 @@ class Https(ServerTestCase):
         connection.getresponse().fp.readline()
         connection.sock.close() if connection.sock else None
         connection.close()
-        wait_for(lambda: re.search(r"request .*path=/v1/completions .*cut=.*finish=abort", self.server.read_log()))
+        wait_for(lambda: re.search(r"request .*path=/v1/completions .*incomplete=.*finish=abort", self.server.read_log()))
 
     def test_the_url_says_so_and_metrics_go_without(self):
         self.assertRegex(self.server.read_log(), r"listening url=https://127\.0\.0\.1:")
