@@ -1,4 +1,4 @@
-// What the routes share: the served model, reading of common fields, usage, errors, ids.
+// What all routes use: the served model, reading of common fields, usage, errors, ids.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class CompileQueue;
 class GrammarCompiler;
 class ResponseStore;
 
-// The form of a route's errors.
+// The form of a route's error bodies.
 enum class ErrorForm { kOpenAi, kAnthropic };
 
 struct Api {
@@ -34,49 +34,49 @@ struct Api {
   const Tokenizer& tokenizer;
   Scheduler& scheduler;
   Metrics& metrics;
-  GrammarCompiler* grammars;              // null: this build has none
-  SamplingParams default_sampling;        // generation_config.json
-  std::string fingerprint = {};           // of model, build and numerics, for system_fingerprint
-  std::vector<std::string> tenants = {};  // of each API key
-  CompileQueue* compile_queue = nullptr;  // null: grammars are compiled by whoever reads the request
-  ResponseStore* responses = nullptr;     // null: none are kept
+  GrammarCompiler* grammars;              // null: this build has no grammars
+  SamplingParams default_sampling;        // from generation_config.json
+  std::string fingerprint = {};           // identifies model, build and numerics, for system_fingerprint
+  std::vector<std::string> tenants = {};  // one per API key
+  CompileQueue* compile_queue = nullptr;  // null: the thread that reads the request compiles its grammar
+  ResponseStore* responses = nullptr;     // null: responses are not stored
   int64_t created;                        // seconds since 1970
-  // of a request, for the log; any thread
+  // logs the failure of a request; any thread may call it
   std::function<void(const std::string& id, const std::string& what)> on_failure = {};
 };
 
-// The error as the route's clients expect it, made and sent.
+// Makes or sends the error in the form that the route's clients expect.
 HttpReply ErrorReply(ErrorForm form, const ApiError& error, const std::string& request_id);
 void RespondError(Exchange& exchange, ErrorForm form, const ApiError& error);
 Json ErrorBody(ErrorForm form, const ApiError& error, const std::string& request_id);
-// A sequence that ended with kError.
+// For a sequence that ended with kError.
 ApiError ToApiError(const Status& status);
 
-// "chatcmpl-" and 24 random hexadecimal digits.
+// Returns `prefix` and 24 random hexadecimal digits, as in "chatcmpl-...".
 std::string NewId(std::string_view prefix);
 int64_t UnixTime();
 
-// Reads the sampling fields and stops that the OpenAI routes have in common, vLLM's additions included.
+// Reads the sampling fields and stops that the OpenAI routes share, including vLLM's additions.
 void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params);
-// top_p and top_k. A top_p of 0 leaves the likeliest token only, whatever top_k is.
+// Reads top_p and top_k. A top_p of 0 keeps only the likeliest token, whatever top_k is.
 void ReadCuts(const Fields& fields, SamplingParams* s);
-// Any number of 64 bits, with a sign or without: `dsv4 generate` prints the latter.
+// Reads the seed: any signed or unsigned number of 64 bits. `dsv4 generate` prints unsigned ones.
 void ReadSeed(const Fields& fields, SamplingParams* s);
 // How the OpenAI routes send a reply.
 struct ReplyOptions {
   bool stream = false;
-  bool include_usage = false;     // a last chunk without choices
-  bool continuous_usage = false;  // in every chunk
-  bool timings = false;           // in every chunk; else in the last of each choice
-  bool progress = false;          // chunks tell how far the prompt is read
-  int n = 1;                      // choices of each prompt
+  bool include_usage = false;     // adds a last chunk without choices
+  bool continuous_usage = false;  // usage in every chunk
+  bool timings = false;           // timings in every chunk, otherwise in the last chunk of each choice
+  bool progress = false;          // chunks report the progress of the prompt
+  int n = 1;                      // choices per prompt
 };
 ReplyOptions ReadReplyOptions(const Fields& fields);
-// One sequence for each of `n` choices, each with a seed of its own; what they were asked for is theirs together.
+// Adds one sequence per choice, each with its own seed. All share the parameters and the prompt of `first`.
 void AddSequences(Job* job, const SequenceSpec& first, int n);
 std::vector<std::string> ReadStops(const Fields& fields, const char* name);
-// max_tokens; what is left where the request names none or more than the context holds. Throws ApiError 400 for a
-// prompt that is too long, which `param` gave, in the form's words.
+// Returns max_tokens, or the number of tokens that remain if it is not set or is larger than the context. If the prompt
+// is too long, throws ApiError 400 in the words of the form; `param` is the field of the prompt.
 int64_t LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form,
                     const std::string& param);
 void CheckModel(const Api& api, const Fields& fields);
@@ -87,36 +87,38 @@ const char* FinishReasonName(FinishReason reason);
 
 // ---- Chat routes
 
-// How hard to think, as the APIs say it.
+// The reasoning effort, in the terms of the APIs.
 struct Reasoning {
   bool thinking = false;
   ReasoningEffort effort = ReasoningEffort::kDefault;
 };
-// minimal, low -> low; medium, high, xhigh -> high; max, ultra -> max, as the official service maps them; levels that
-// the dialect lacks become its default. Throws for other names.
+// Maps minimal and low to low; medium, high and xhigh to high; max and ultra to max, as the official service does.
+// Levels that the chat dialect does not have become its default. Throws ApiError 400 for other names.
 ReasoningEffort MapEffort(const Api& api, const std::string& name, const std::string& param);
 Reasoning DefaultReasoning(const Api& api);
 
 struct ChatInput {
-  Json messages = Json::array();  // OpenAI form
-  // [{"type": "function", "function": {...}}]; with "defer_loading": true one that is not in the system text: messages
-  // tell of it where the client has found it
+  Json messages = Json::array();  // in OpenAI's form
+  // [{"type": "function", "function": {...}}]. A tool with "defer_loading": true is not in the system text; a message
+  // describes it after the client has found it.
   Json tools = Json::array();
   Reasoning reasoning;
   bool continue_last = false;  // the last message is the beginning of the reply
-  Json schema;                 // of the reply, as the model is told; null: none
+  Json schema;                 // of the reply, shown to the model; null: none
 };
 
 bool IsDeferred(const Json& tool);
-// What the model is told of a tool where it is found: the line that it would have in the system text.
+// Returns the model's description of a tool that was found: the line that the tool would have in the system text.
 std::string ToolText(const Json& tool);
 
-// A custom tool takes a text: to the model it is a function with this one parameter, and its calls hold that.
+// A custom tool takes a text. For the model it is a function with this one parameter.
 Json CustomParameters();
-std::string CustomInput(const std::string& arguments);  // of a call; what is no such object as it is
+std::string CustomInput(
+    const std::string& arguments);  // the text in a call's arguments; other arguments are returned as they are
 
-// tool_choice of the type "allowed_tools": {mode, tools}, in which chats name a function one level deeper than
-// responses. Calls must be, or may only be, of the tools that it names, which are among `names`. Throws ApiError 400.
+// Reads a tool_choice of type "allowed_tools": {mode, tools}. Chat requests name a function one level deeper than
+// responses do. The calls must be, or may only be, calls of the named tools, which must be in `names`. Throws ApiError
+// 400.
 void ReadAllowedTools(const Fields& choice, const std::vector<std::string>& names, GenerationParams* params);
 
 struct ChatPrompt {
@@ -124,22 +126,23 @@ struct ChatPrompt {
   std::shared_ptr<const RenderedPrompt> text;
   bool starts_in_reasoning = false;
 };
-// What the model reads of a chat. Throws ApiError 400 that names the message.
+// Returns the prompt text of a chat. Throws ApiError 400 that names the message.
 RenderedPrompt RenderChat(const Api& api, const ChatInput& input);
-// Rendered and encoded, the replies that were kept with the ids that the model wrote.
+// Renders and encodes a chat. Cached replies keep the ids that the model wrote.
 ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatInput& input);
 ChatRequest ToChatRequest(const ChatInput& input);
 
-// What follows `route` and a slash in the request's path, with %XX decoded: clients write a name's slash as %2F.
+// Returns the part of the request's path after `route` and a slash, with %XX decoded, because clients write the slash
+// of a name as %2F.
 std::string PathParameter(const HttpRequest& request, std::string_view route);
 
-// Whose prefix cache a request uses.
+// Returns the tenant whose prefix cache a request uses.
 std::string TenantOf(const Api& api, const HttpRequest& request);
 
-// Starts the job: the exchange's end cancels it, and its slow reading pauses it. Throws ApiError (429, 400).
+// Starts the job. The end of the exchange cancels it; a slow reader pauses it. Throws ApiError (429, 400).
 void Start(const Api& api, const ExchangePtr& exchange, const std::shared_ptr<Job>& job);
 
-// ---- Routes: each reads a request, and answers or starts a job that will. They throw ApiError.
+// ---- Routes. Each reads a request and answers it or starts a job that will answer it. They throw ApiError.
 
 using Route = void (*)(const Api& api, const ExchangePtr& exchange);
 void ServeChat(const Api& api, const ExchangePtr& exchange);
@@ -161,7 +164,7 @@ void ServeCompletionsRender(const Api& api, const ExchangePtr& exchange);
 void ServeOpenApi(const Api& api, const ExchangePtr& exchange);
 void ServeDocs(const Api& api, const ExchangePtr& exchange);
 
-// Of the model's generation_config.json, where it says something sound.
+// Reads the model's generation_config.json. Values that are not valid are ignored.
 SamplingParams ReadDefaultSampling(const std::string& model_dir);
 
 }  // namespace dsv4::server

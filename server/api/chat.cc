@@ -35,7 +35,7 @@ class ChatReply : public Reply {
     Json stop_reason;
     FinishReason finish = FinishReason::kNone;
     bool role_sent = false;
-    bool in_custom = false;  // of a stream: the call that is being written takes a text
+    bool in_custom = false;  // the call that a stream is writing takes a text
     std::string custom_arguments;
   };
 
@@ -91,7 +91,7 @@ class ChatReply : public Reply {
     if (options_.logprobs) std::move(output.tokens.begin(), output.tokens.end(), std::back_inserter(choice.tokens));
   }
 
-  // One chunk per step and choice: the counts of a client that counts chunks are true.
+  // One chunk per step and choice, so that clients that count chunks get correct counts.
   void Stream(StepOutput& output, Choice& choice) {
     Json delta = Json::object();
     std::string reasoning, content;
@@ -113,7 +113,7 @@ class ChatReply : public Reply {
                                                                     {choice.in_custom ? "input" : "arguments", ""}};
           break;
         case OutputDelta::Kind::kToolCallArguments:
-          if (choice.in_custom) {  // the input is in there, escaped
+          if (choice.in_custom) {  // the text is inside the arguments, escaped
             choice.custom_arguments += d.text;
             break;
           }
@@ -183,7 +183,8 @@ class ChatReply : public Reply {
     whole["choices"] = Json::array();
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& c = choices_[i];
-      // The arguments of a call that was cut off are no JSON; such a call is not handed out as one to carry out.
+      // The arguments of a call that was cut off are not valid JSON. Such a call is not returned, so that no client
+      // carries it out.
       if (!c.calls.empty() && c.finish != FinishReason::kLength) {
         std::erase_if(c.calls.get_ref<Json::array_t&>(), [](const Json& call) {
           return !Json::accept(call["function"]["arguments"].get_ref<const std::string&>());
@@ -229,13 +230,13 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   params.progress = options.progress;
   options.logprobs = fields.Bool("logprobs").value_or(false);
   const auto top = fields.Integer("top_logprobs");
-  if (top && *top > 0 && !options.logprobs) Refuse("top_logprobs", "top_logprobs is given, but logprobs is not true");
+  if (top && *top > 0 && !options.logprobs) Refuse("top_logprobs", "top_logprobs needs logprobs: true");
   if (options.logprobs)
     params.sampling.top_logprobs = static_cast<int>(std::min(top.value_or(0), api.model.vocab_size));
   const auto max_tokens = fields.Integer("max_tokens");
   const auto max_completion = fields.Integer("max_completion_tokens");
   if (max_tokens && max_completion && *max_tokens != *max_completion) {
-    Refuse("max_tokens", "max_tokens and max_completion_tokens contradict each other; send one of them");
+    Refuse("max_tokens", "max_tokens and max_completion_tokens differ; send only one of them");
   }
   fields.RefuseUnlessEmpty("functions", "use tools");
   fields.RefuseUnlessEmpty("function_call", "use tool_choice");
@@ -245,7 +246,8 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   ChatInput input = ReadChatInput(api, fields, &params, &options.custom_tools);
   input.schema = form.shown;
   if (!form.format.is_null() && input.continue_last) {
-    Refuse(form.param, form.param + " is about the whole reply, of which the last message is the beginning already");
+    Refuse(form.param,
+           form.param + " applies to a whole reply; it cannot be used when the last message begins the reply");
   }
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
@@ -264,7 +266,8 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
                  [reply = std::make_shared<ChatReply>(api, exchange, options), job] { reply->Run(job); });
 }
 
-// The ids of a chat by its text alone, as any server of this model encodes it: what another has kept is not known here.
+// Returns the ids of a chat from its text alone, as any server of this model encodes it. It does not use this server's
+// cached replies, which other servers do not have.
 void ServeChatRender(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
   const Fields fields(document.root(), "", &kChatRenderBody);

@@ -12,7 +12,8 @@ namespace dsv4::server {
 
 namespace {
 
-// The parts of a message, each as text; results of tools stay apart. `only_notes`: nothing of it can be read.
+// Returns the parts of a message as texts; results of tools stay separate. `only_notes`: the model can read no part of
+// it.
 Json ReadContent(const Json& content, const std::string& path, bool* only_notes) {
   *only_notes = false;
   if (!content.is_array()) return content;
@@ -36,7 +37,7 @@ Json ReadContent(const Json& content, const std::string& path, bool* only_notes)
   return parts;
 }
 
-// {type: custom, custom: {name, input}} to the function that it is to the model.
+// Turns {type: custom, custom: {name, input}} into the function that the model sees.
 void ReadCustomCall(Json* call) {
   if (!call->is_object() || !call->contains("custom") || !(*call)["custom"].is_object()) return;
   const Fields custom((*call)["custom"], "custom");
@@ -44,19 +45,19 @@ void ReadCustomCall(Json* call) {
   (*call)["function"] = {{"name", custom.Text("name").value_or("")}, {"arguments", Dump(arguments)}};
 }
 
-// Clients that put a call together from a stream send "" where it took no arguments.
+// Clients that assemble a call from a stream send "" if it had no arguments.
 void ReadNoArguments(Json* call) {
   if (!call->is_object() || !call->contains("function") || !(*call)["function"].is_object()) return;
   Json& function = (*call)["function"];
   if (function.contains("arguments") && function["arguments"] == "") function["arguments"] = "{}";
 }
 
-// OpenAI's messages to those that the encoder knows.
+// Turns OpenAI's messages into messages that the encoder knows.
 Json ReadMessages(const Fields& fields, bool* continue_last) {
   const Json* list = fields.Array("messages");
   if (list == nullptr) Refuse("messages", "messages is missing");
   Json messages = Json::array();
-  std::string unreadable;  // the last user's message, if there is nothing in it to answer
+  std::string unreadable;  // path of the last user message if it has nothing to answer
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string path = "messages[" + std::to_string(i) + "]";
     const Fields in((*list)[i], path);
@@ -87,7 +88,7 @@ Json ReadMessages(const Fields& fields, bool* continue_last) {
     if (role == "assistant" && (reasoning || alias)) m["reasoning_content"] = reasoning ? *reasoning : *alias;
     if (in.Bool("prefix").value_or(false)) {
       if (role != "assistant" || i + 1 != list->size())
-        Refuse(path + ".prefix", path + ".prefix belongs on the last message, an assistant's");
+        Refuse(path + ".prefix", path + ".prefix is allowed only on the last message, with the role assistant");
       *continue_last = true;
     }
     messages.push_back(std::move(m));
@@ -166,7 +167,7 @@ void ReadChatToolChoice(const Fields& fields, const Json& tools, GenerationParam
            "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": "
            "{\"name\": ...}}");
   }
-  if (tools.empty()) Refuse("tool_choice", "tool_choice asks for a call, but tools is empty");
+  if (tools.empty()) Refuse("tool_choice", "tool_choice requires a call, but tools is empty");
   params->required_calls = ToolNames(tools);
   if (mode == "function") {
     const auto& names = params->required_calls;
@@ -178,7 +179,7 @@ void ReadChatToolChoice(const Fields& fields, const Json& tools, GenerationParam
   }
 }
 
-// thinking: {type} (DeepSeek), reasoning_effort (OpenAI), chat_template_kwargs (vLLM), enable_thinking (Qwen's name).
+// Reads thinking: {type} (DeepSeek), reasoning_effort (OpenAI), chat_template_kwargs (vLLM), enable_thinking (Qwen).
 Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* params) {
   Reasoning r = DefaultReasoning(api);
   std::optional<bool> asked;

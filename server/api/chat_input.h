@@ -1,4 +1,4 @@
-// The body of POST /v1/chat/completions, but for what its reply is like.
+// The body of POST /v1/chat/completions, except the fields about its reply.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace dsv4::server {
 
-// Messages, tools and reasoning; what they say of the reply (calls, thinking budget) goes to `params`, the names of
-// tools that take a text to `custom_tools`. Throws ApiError 400.
+// Reads messages, tools and reasoning. Writes their settings for the reply (calls, thinking budget) to `params` and the
+// names of tools that take a text to `custom_tools`. Throws ApiError 400.
 ChatInput ReadChatInput(const Api& api, const Fields& fields, GenerationParams* params,
                         std::vector<std::string>* custom_tools);
 
-// Of a body that is encoded and not answered.
+// Reads a body that is only encoded, not answered.
 ChatInput ReadChatToEncode(const Api& api, const Fields& fields);
 
 }  // namespace dsv4::server

@@ -13,8 +13,8 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int64_t kMaxCompletions = 1024;      // of a request
-constexpr size_t kMaxEcho = size_t{32} << 20;  // bytes of prompts in a reply, in each choice again
+constexpr int64_t kMaxCompletions = 1024;      // choices of one request
+constexpr size_t kMaxEcho = size_t{32} << 20;  // bytes of prompts in a reply, counted once per choice
 
 struct CompletionOptions : ReplyOptions {
   bool echo = false;
@@ -47,12 +47,12 @@ class CompletionReply : public Reply {
   };
   struct Choice {
     std::string text;
-    std::vector<OutputToken> prompt, tokens;  // with their log-probabilities, where those come at the end
+    std::vector<OutputToken> prompt, tokens;  // with their log-probabilities, if those come at the end
     std::optional<StreamDecoder> decoder;
     int64_t offset = 0;  // in code points
     FinishReason finish = FinishReason::kNone;
     Json stop_reason;
-    bool any_token = false;  // has been listed in the log-probabilities
+    bool any_token = false;  // the log-probabilities have at least one token
     bool echoed = false;
   };
 
@@ -61,7 +61,7 @@ class CompletionReply : public Reply {
     out->tokens.push_back(text);
     out->text_offset.push_back(choice.offset);
     choice.any_token = true;
-    // Of the text that is handed out: without special tokens, and a character that several tokens share counts once.
+    // Counts the text that is returned: without special tokens, and a character of several tokens counts once.
     const auto decoded = choice.decoder->Push(token.id);
     if (decoded.ok()) choice.offset += CodePoints(*decoded);
     if (!known) {
@@ -72,7 +72,8 @@ class CompletionReply : public Reply {
     const Json logprob = FloatToJson(token.logprob);
     out->token_logprobs.push_back(logprob);
     Json top = Json::object();
-    // Of tokens with the same text the most likely stays; the chosen one is always there, with the very same number.
+    // If several tokens have the same text, the likeliest stays. The chosen token is always listed, with the same
+    // number.
     for (const TokenLogprob& other : token.top) {
       const std::string key = TokenText(api_.tokenizer, other.id);
       if (!top.contains(key)) top[key] = FloatToJson(other.logprob);
@@ -89,7 +90,7 @@ class CompletionReply : public Reply {
     return out;
   }
 
-  // Of a choice, where the prompt comes back; the choices of a prompt share it.
+  // Returns the prompt of a choice if the request has echo. The choices of a prompt share it.
   std::string EchoOf(size_t index) const {
     return options_.echo ? prompt_texts_[index / static_cast<size_t>(options_.n)] : "";
   }
@@ -195,31 +196,31 @@ Ids ReadIds(const Api& api, const Json& list, const std::string& path) {
   return ids;
 }
 
-// What of a request gives one prompt: a text, which the server encodes, or ids.
+// One prompt of a request: a text, which the server encodes, or ids.
 struct Prompt {
   Ids ids;
   std::shared_ptr<const RenderedPrompt> text = nullptr;
 };
 
 [[noreturn]] void RefuseCompletions(int64_t n) {
-  Refuse("prompt", "a request may ask for at most " + std::to_string(kMaxCompletions) +
-                       " completions; this one asks for " + std::to_string(n));
+  Refuse("prompt", "a request may have at most " + std::to_string(kMaxCompletions) + " completions; this one has " +
+                       std::to_string(n));
 }
 
 class PromptReader {
  public:
-  // `remembered`: texts that were kept have the ids that the model wrote; else theirs alone.
+  // `remembered`: texts of cached replies get the ids that the model wrote; otherwise the ids depend on the text alone.
   PromptReader(const Api& api, const ExchangePtr& exchange, const Fields& fields, bool remembered = true)
       : api_(api),
         remembered_(remembered),
         tenant_(TenantOf(api, exchange->request())),
         add_special_(fields.Bool("add_special_tokens").value_or(true)) {}
 
-  // A text, ids, or a list of either.
+  // Reads a text, ids, or an array of either.
   std::vector<Prompt> Read(const Json* prompt) const {
     if (prompt == nullptr) Refuse("prompt", "prompt is missing");
     if (!prompt->is_string() && !prompt->is_array())
-      Refuse("prompt", "prompt must be a string, an array of token ids, or an array of those");
+      Refuse("prompt", "prompt must be a string, an array of token ids, or an array of these");
     const bool one = prompt->is_string() || (!prompt->empty() && (*prompt)[0].is_number());
     std::vector<Prompt> prompts;
     if (one) {
@@ -241,7 +242,7 @@ class PromptReader {
     return {.ids = ReadIds(api_, prompt, path)};
   }
 
-  // Special tokens are read: the text stands for a whole prompt.
+  // Special tokens in the text are recognized, because it is a whole prompt.
   Prompt Encode(const std::string& text) const {
     const TokenId bos = api_.model.bos_token_id;
     const std::string_view spelling = api_.tokenizer.TokenBytes(bos);
@@ -258,7 +259,7 @@ class PromptReader {
   const bool add_special_;
 };
 
-// A member of an object: its name, and a list with the JSON of each.
+// Appends a member of an object: its name, and an array with the JSON of each id.
 template <typename JsonOf>
 void AppendList(std::string_view name, const Ids& ids, const JsonOf& json_of, std::string* out) {
   out->append("\"").append(name).append("\":[");
@@ -267,7 +268,7 @@ void AppendList(std::string_view name, const Ids& ids, const JsonOf& json_of, st
   out->append("]");
 }
 
-// The text of ids; those without one, of a model that has more of them than its tokenizer, are passed over.
+// Returns the text of ids. Skips ids without text: a model may have more ids than its tokenizer.
 std::string Decode(const Tokenizer& tokenizer, const Ids& ids, bool skip_special) {
   StreamDecoder decoder(tokenizer, {.skip_special = skip_special});
   std::string text;
@@ -298,7 +299,7 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
     params.sampling.top_logprobs = top;
     if (options.echo) params.prompt_logprobs = top;
   }
-  fields.RefuseUnlessEmpty("suffix", "the model was not trained to fill in");
+  fields.RefuseUnlessEmpty("suffix", "the model was not trained to insert text");
   fields.RefuseUnlessEmpty("prompt_logprobs", "use echo with logprobs");
   GrammarPlan plan = PlanForm(api, ReadResponseFormat(fields), Json::array(), &params);
   const auto max_tokens = fields.Integer("max_tokens");
@@ -316,7 +317,8 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
       texts.push_back(Decode(api.tokenizer, prompt.ids, shared->skip_special));
       echoed += texts.back().size() * static_cast<size_t>(options.n);
       if (echoed > kMaxEcho)
-        Refuse("echo", "echo would repeat more than " + std::to_string(kMaxEcho) + " bytes of prompts; ask for less");
+        Refuse("echo", "echo would repeat more than " + std::to_string(kMaxEcho) +
+                           " bytes of prompts; send fewer or shorter prompts");
     }
     AddSequences(job.get(),
                  {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)),
@@ -356,7 +358,7 @@ void ServeTokenize(const Api& api, const ExchangePtr& exchange) {
   } else {
     Refuse("prompt", "prompt (a string) or messages is missing");
   }
-  // Of a text there may be many millions, which as values of JSON would take gigabytes.
+  // A text may have many millions of ids, which would take gigabytes as JSON values.
   std::string reply = Dump({{"count", ids.size()}, {"max_model_len", api.model.max_context}});
   reply.back() = ',';
   AppendList(

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxName = 100;  // bytes of a type, title or address in a note
 
-// A word from a request for a note: short, on one line.
+// Makes a name from a request fit a note: short, and on one line.
 std::string Named(std::string_view text) {
   std::string out;
   for (const char c : text.substr(0, kMaxName)) out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
@@ -37,7 +37,7 @@ bool IsTextType(std::string_view media_type) {
          media_type.starts_with("application/xml");
 }
 
-// "data:text/plain;base64,..." or bare base64 of a file that is named like a text.
+// Returns the text of "data:text/plain;base64,...", or of bare base64 if the file name is one of a text file.
 std::string TextOfFile(const std::string& data, std::string_view name) {
   constexpr std::array<std::string_view, 8> kSuffixes = {".txt", ".md",   ".json", ".csv",
                                                          ".xml", ".html", ".yaml", ".log"};
@@ -53,7 +53,7 @@ PartText WithTitle(const std::string& title, std::string text, std::string_view 
   return {title.empty() ? std::move(text) : title + "\n\n" + text, false};
 }
 
-// Anthropic's document: plain text, a list of blocks, or something in base64.
+// Reads Anthropic's document: plain text, a list of blocks, or base64.
 PartText ReadDocument(const Json& part, const std::string& path) {
   const Json* source = Inner(part, "source");
   std::string text;
@@ -67,7 +67,7 @@ PartText ReadDocument(const Json& part, const std::string& path) {
   return WithTitle(Member(part, "title"), std::move(text), "document");
 }
 
-// OpenAI's: {"file": {...}} in chats, the same members beside the type in responses.
+// Reads OpenAI's file: {"file": {...}} in chats, the same members next to the type in responses.
 PartText ReadFile(const Json& part) {
   const Json* inner = Inner(part, "file");
   const Json& file = inner != nullptr ? *inner : part;
@@ -75,7 +75,7 @@ PartText ReadFile(const Json& part) {
   return WithTitle(name, TextOfFile(Member(file, "file_data"), name), "file");
 }
 
-// Results of a search that another service ran: what can be told of them.
+// Reads the results of a search that another service ran.
 PartText ReadSearchResults(const Json& part, const std::string& path) {
   const Json* content = Inner(part, "content");
   std::string text;
@@ -138,7 +138,7 @@ std::string ReadParts(const Json& content, const std::string& path, std::string_
 }
 
 void RefuseUnreadable(const std::string& path) {
-  if (!path.empty()) Refuse(path, path + " holds nothing that this model can read: it reads text only");
+  if (!path.empty()) Refuse(path, path + " has no text: this model reads text only");
 }
 
 }  // namespace dsv4::server

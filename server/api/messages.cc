@@ -13,7 +13,8 @@ namespace dsv4::server {
 namespace {
 
 constexpr ErrorForm kForm = ErrorForm::kAnthropic;
-constexpr size_t kMaxFoundText = size_t{4} << 20;  // of tools where results name them; each may be named often
+constexpr size_t kMaxFoundText = size_t{4}
+                                 << 20;  // bytes of tool descriptions in results; each tool may be named often
 
 const char* StopReason(FinishReason reason, bool matched) {
   switch (reason) {
@@ -62,7 +63,7 @@ class MessagesReply : public Reply {
     return "event: message_start\ndata: " + Dump(start) + "\n\n" + Ping();
   }
 
-  // Proof of origin; nothing checks it, but clients keep thinking blocks that have one only.
+  // A proof of origin. The server does not check it, but clients keep only thinking blocks that have one.
   std::string Signature() const { return "dsv4-" + id_.substr(4); }
 
   void Open(Block block, const Json& content_block) {
@@ -137,7 +138,7 @@ class MessagesReply : public Reply {
       NamedEvent("message_stop", {{"type", "message_stop"}});
       return;
     }
-    // A call whose arguments were cut off is not handed out as one to carry out.
+    // A call with incomplete arguments is not returned, so that no client carries it out.
     if (cut_call) content_.erase(content_.size() - 1);
     whole_ = Dump(Message(std::move(content_), reason, sequence));
   }
@@ -156,7 +157,8 @@ class MessagesReply : public Reply {
   std::string matched_stop_;
 };
 
-// Claude Code puts a line into the system text that differs in every request, which would make every prompt new.
+// Claude Code adds a line to the system text that differs in every request. It would make every prompt new to the
+// cache.
 bool IsBillingLine(std::string_view text) { return text.starts_with("x-anthropic-billing-header:"); }
 
 std::string WithoutBillingLine(const std::string& text) {
@@ -188,7 +190,7 @@ bool IsToolReference(const Json& block) {
 // Deferred tools, which results name.
 struct ToolShelf {
   const Json& tools;
-  size_t bytes = 0;  // of the texts that were taken
+  size_t bytes = 0;  // size of the descriptions so far
 
   std::optional<std::string> TextOf(const Json& name, const std::string& path) {
     const auto found = std::find_if(tools.begin(), tools.end(), [&](const Json& tool) {
@@ -198,14 +200,14 @@ struct ToolShelf {
     std::string text = ToolText(*found);
     bytes += text.size();
     if (bytes > kMaxFoundText) {
-      Refuse(path, path + ": the tools that results name are more than " + std::to_string(kMaxFoundText) +
-                       " bytes together; name each where it was found first");
+      Refuse(path, path + ": the tools that results name have more than " + std::to_string(kMaxFoundText) +
+                       " bytes together; name each tool only where it was found first");
     }
     return text;
   }
 };
 
-// What a tool gave back; where it found deferred ones, the model gets to know them here.
+// Reads a tool's result. If it found deferred tools, their descriptions are added here.
 std::string ReadResult(const Json& content, const std::string& path, ToolShelf* shelf) {
   if (!content.is_array() || std::none_of(content.begin(), content.end(), IsToolReference))
     return ReadParts(content, path);
@@ -218,7 +220,7 @@ std::string ReadResult(const Json& content, const std::string& path, ToolShelf* 
   return ReadParts(blocks, path);
 }
 
-// `only_notes`: nothing of it can be read.
+// `only_notes`: the model can read no part of it.
 Json ReadUser(const Json& content, const std::string& path, ToolShelf* shelf, bool* only_notes) {
   Json blocks = Json::array();
   bool notes = !content.empty();
@@ -277,7 +279,7 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
   if (list == nullptr) Refuse("messages", "messages is missing");
   if (list->empty()) Refuse("messages", "messages is empty: there is nothing to answer");
   ToolShelf shelf{.tools = input->tools};
-  std::string unreadable;  // the last user's message, if there is nothing in it to answer
+  std::string unreadable;  // path of the last user message if it has nothing to answer
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string path = "messages[" + std::to_string(i) + "]";
     const Fields in((*list)[i], path);
@@ -306,7 +308,7 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
 void ReadTools(const Fields& fields, ChatInput* input) {
   const Json* list = fields.Array("tools");
   if (list == nullptr) return;
-  // Where Anthropic's servers would search among deferred tools, the model is told of all.
+  // If Anthropic's servers would search the deferred tools, the model gets all of them.
   const bool client_searches = std::none_of(list->begin(), list->end(), [](const Json& tool) {
     const Json type = tool.is_object() ? tool.value("type", Json()) : Json();
     return type.is_string() && type.get<std::string>().starts_with("tool_search_tool");
@@ -315,7 +317,7 @@ void ReadTools(const Fields& fields, ChatInput* input) {
     const std::string path = "tools[" + std::to_string(i) + "]";
     const Fields tool((*list)[i], path);
     const std::string type = tool.Text("type").value_or("custom");
-    if (type != "custom") continue;  // run by Anthropic's servers: web search and the like
+    if (type != "custom") continue;  // tools that Anthropic's servers run, such as web search
     const auto name = tool.Text("name");
     if (!name) Refuse(path + ".name", path + ".name is missing");
     Json function = {{"name", *name}};
@@ -340,7 +342,7 @@ void ReadMessagesToolChoice(const Fields& fields, const ChatInput& input, Genera
     return;
   }
   if (type != "any" && type != "tool") Refuse("tool_choice", "tool_choice.type must be auto, any, tool or none");
-  if (input.tools.empty()) Refuse("tool_choice", "tool_choice asks for a call, but tools is empty");
+  if (input.tools.empty()) Refuse("tool_choice", "tool_choice requires a call, but tools is empty");
   std::vector<std::string> names;
   for (const Json& tool : input.tools) {
     names.push_back(tool["function"]["name"].get<std::string>());
@@ -357,7 +359,7 @@ void ReadMessagesToolChoice(const Fields& fields, const ChatInput& input, Genera
 void ReadReasoning(const Api& api, const Fields& fields, ChatInput* input, GenerationParams* params) {
   Reasoning& r = input->reasoning;
   r = DefaultReasoning(api);
-  r.thinking = false;  // as Anthropic's own models: off unless asked for
+  r.thinking = false;  // off by default, as in Anthropic's models
   if (const Json* thinking = fields.Object("thinking")) {
     const Fields in(*thinking, "thinking");
     const std::string type = in.Text("type").value_or("");
@@ -370,7 +372,7 @@ void ReadReasoning(const Api& api, const Fields& fields, ChatInput* input, Gener
   const Json* config = fields.Object("output_config");
   if (config == nullptr) return;
   const Fields in(*config, "output_config");
-  // Claude Code sends an effort with thinking disabled, too.
+  // Claude Code also sends an effort when thinking is disabled.
   if (const auto effort = in.Text("effort"); effort && *effort != "none")
     r.effort = MapEffort(api, *effort, "output_config.effort");
 }
@@ -401,7 +403,8 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   const OutputForm form = ReadMessagesFormat(fields);
   input.schema = form.shown;
   if (!form.format.is_null() && input.continue_last) {
-    Refuse(form.param, form.param + " is about the whole reply, of which the last message is the beginning already");
+    Refuse(form.param,
+           form.param + " applies to a whole reply; it cannot be used when the last message begins the reply");
   }
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);

@@ -1,4 +1,4 @@
-// What a client may ask about the model and the program, and what the model's folder says about both.
+// Routes that describe the model and the program, and the files of the model's folder that they need.
 #include <algorithm>
 #include <array>
 #include <ctime>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uintmax_t kMaxSmallFile = uintmax_t{16} << 20;
 
-// Of a model's folder; "" where there is none of a sound size. A pipe would be waited for.
+// Reads a file of a model's folder. Returns "" if it is not a regular file (a pipe would block) or is too large.
 std::string ReadSmallFile(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) > kMaxSmallFile)
@@ -27,7 +27,7 @@ std::string ReadSmallFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// RFC 3339, for Anthropic's clients.
+// In RFC 3339, for Anthropic's clients.
 std::string TimeText(std::time_t time) {
   std::tm utc{};
   ::gmtime_r(&time, &utc);
@@ -77,13 +77,13 @@ void ServeModels(const Api& api, const ExchangePtr& exchange) {
   exchange->Respond(200, "application/json",
                     Dump({{"object", "list"},
                           {"data", models},
-                          {"models", models},  // where Codex looks
+                          {"models", models},  // Codex reads this member
                           {"has_more", false},
                           {"first_id", models.front()["id"]},
                           {"last_id", models.back()["id"]}}));
 }
 
-// As SGLang's, for its gateway.
+// In SGLang's form, for its gateway.
 void ServeModelInfo(const Api& api, const ExchangePtr& exchange) {
   exchange->Respond(200, "application/json",
                     Dump({{"model_path", api.options.model_dir},

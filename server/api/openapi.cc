@@ -1,4 +1,4 @@
-// What /openapi.json and /docs say: all of it from the tables of routes and fields.
+// /openapi.json and /docs, generated from the tables of routes and fields.
 #include <string>
 #include <string_view>
 
@@ -36,7 +36,7 @@ Json FieldSchema(const FieldSpec& field) {
       break;
     case FieldKind::kRefused:
       schema["deprecated"] = true;
-      schema["description"] = "Known, and not offered: refused unless it is null, false, 0 or empty.";
+      schema["description"] = "Not supported: refused unless it is null, false, 0 or empty.";
       return schema;
   }
   const bool whole = field.kind == FieldKind::kInteger;
@@ -70,8 +70,9 @@ Json OperationOf(const RouteEntry& route) {
   const char* error = route.form == ErrorForm::kAnthropic ? "AnthropicError" : "Error";
   const Json ref = {{"schema", {{"$ref", std::string("#/components/schemas/") + error}}}};
   operation["responses"] = {
-      {"200", {{"description", "The answer; with stream: true text/event-stream."}}},
-      {"default", {{"description", "What is wrong, and what to do."}, {"content", {{"application/json", ref}}}}}};
+      {"200", {{"description", "The reply; text/event-stream with stream: true."}}},
+      {"default",
+       {{"description", "The error: what is wrong and what to do."}, {"content", {{"application/json", ref}}}}}};
   if (route.path.starts_with("/health")) operation["security"] = Json::array();
   return operation;
 }
@@ -126,7 +127,7 @@ std::string OpenApiJson(const ServerOptions& options) {
               {"info",
                {{"title", "dsv4 serve"},
                 {"version", GetBuildInfo().version},
-                {"description", "Routes of OpenAI's, Anthropic's and vLLM's APIs over one DeepSeek-V4 model."}}},
+                {"description", "A DeepSeek-V4 model with routes of the OpenAI, Anthropic and vLLM APIs."}}},
               {"paths", std::move(paths)},
               {"components", {{"schemas", ErrorSchemas()}}}};
   if (!options.api_keys.empty()) {

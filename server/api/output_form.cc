@@ -12,12 +12,12 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr size_t kMaxFormat = size_t{1} << 20;  // bytes of schemas in one request
+constexpr size_t kMaxFormat = size_t{1} << 20;  // bytes of all schemas in a request
 
 void CheckSize(size_t bytes, const std::string& what, const std::string& param) {
   if (bytes <= kMaxFormat) return;
-  Refuse(param, param + ": " + what + " of " + std::to_string(bytes) + " bytes; at most " + std::to_string(kMaxFormat) +
-                    " are compiled");
+  Refuse(param,
+         param + ": " + what + " of " + std::to_string(bytes) + " bytes; the limit is " + std::to_string(kMaxFormat));
 }
 void CheckSchemaSize(const Json& schema, const std::string& param) { CheckSize(DumpSize(schema), "schemas", param); }
 
@@ -33,11 +33,11 @@ const Json& SchemaOf(const Fields& fields, const char* name) {
   if (!schema->is_object() && !schema->is_boolean()) {
     Refuse(fields.Path(name), fields.Path(name) + " must be a JSON schema: an object");
   }
-  CheckSchemaSize(*schema, fields.Path(name));  // before copies, and paths of what is in it are made
+  CheckSchemaSize(*schema, fields.Path(name));  // before it is copied and paths are built
   return *schema;
 }
 
-// {type, schema, strict}: what the json_schema of all APIs holds.
+// Reads {type, schema, strict}: the members of json_schema in all APIs.
 OutputForm ReadSchema(const Fields& fields, const std::string& param, bool always_strict) {
   const Json& schema = SchemaOf(fields, "schema");
   if (always_strict || fields.Bool("strict").value_or(false)) {
@@ -59,12 +59,12 @@ void CheckStrictTool(const Json& tool) {
 Json Literal(const Json& text) { return {{"type", "const_string"}, {"value", text}}; }
 
 Json ChoiceFormat(const Json& choices, const std::string& param) {
-  if (choices.empty()) Refuse(param, "an empty list of choices");
+  if (choices.empty()) Refuse(param, param + " is an empty list of choices");
   for (const Json& choice : choices) {
     if (!choice.is_string() || choice.get_ref<const std::string&>().empty())
       Refuse(param, param + ": expected strings");
   }
-  // A comma for each choice and a bracket are in the list's size already; a million of them would be 500 MB.
+  // The size of the list already includes a comma per choice and a bracket. A million choices would take 500 MB.
   const size_t around = DumpSize(Literal("")) - 2;
   CheckSize(DumpSize(choices) - 1 + choices.size() * around, std::to_string(choices.size()) + " choices, a grammar",
             param);
@@ -73,7 +73,7 @@ Json ChoiceFormat(const Json& choices, const std::string& param) {
   return {{"type", "or"}, {"elements", std::move(elements)}};
 }
 
-// vLLM's: one of json, json_object, regex, choice, grammar.
+// Reads vLLM's fields: one of json, json_object, regex, choice, grammar.
 OutputForm ReadGuide(const Fields& fields, const std::string& prefix) {
   OutputForm form;
   int given = 0;
@@ -100,11 +100,12 @@ OutputForm ReadGuide(const Fields& fields, const std::string& prefix) {
   if (const Json* choices = fields.Array(name("choice").c_str())) {
     set(name("choice"), ChoiceFormat(*choices, fields.Path(name("choice").c_str())));
   }
-  if (given > 1) Refuse(form.param, form.param + " contradicts another field that says what the output must be");
+  if (given > 1)
+    Refuse(form.param, form.param + " and another field both set the form of the output; send only one of them");
   return form;
 }
 
-// Follows every schema, or, where that cannot be done, those of strict tools.
+// Follows all schemas. If that cannot be compiled, follows only those of strict tools.
 template <typename MakeFormat>
 GrammarPlan PlanCalls(const MakeFormat& make, const std::string& param) {
   GrammarPlan plan{.formats = {FormatText(make(true), param)}, .param = param};
@@ -113,14 +114,14 @@ GrammarPlan PlanCalls(const MakeFormat& make, const std::string& param) {
   return plan;
 }
 
-// Calls that the model begins by itself.
+// For calls that the model begins by itself.
 GrammarPlan HoldCalls(const Json& tools, bool parallel) {
   GrammarPlan plan = PlanCalls([&](bool all) { return CallsFormat(kCallsBegin, tools, parallel, all); }, "tools");
   plan.of_calls = true;
   return plan;
 }
 
-// Of tools those that are named; all where no name is given.
+// Returns the named tools, or all tools if no name is given.
 Json OfNames(const Json& tools, const std::vector<std::string>& names) {
   if (names.empty()) return tools;
   Json some = Json::array();
@@ -139,7 +140,7 @@ std::shared_ptr<const Grammar> Compile(const Api& api, const GrammarPlan& plan, 
     status = grammar.status();
     if (status.code() != StatusCode::kInvalidArgument) break;
   }
-  if (status.code() == StatusCode::kCancelled) throw ApiError(503, "the request was given up");
+  if (status.code() == StatusCode::kCancelled) throw ApiError(503, "the request was cancelled");
   if (status.code() == StatusCode::kResourceExhausted) throw ApiError(503, status.message());
   Refuse(plan.param, plan.param + " cannot be made into a grammar: " + status.message());
 }
@@ -215,8 +216,8 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_too
   const bool formed = !form.format.is_null();
   if (formed && api.grammars == nullptr) {
     Refuse(form.param, form.param +
-                           " asks for structured output, which this build does not have: XGrammar was not "
-                           "there when it was built (scripts/setup fetches it)");
+                           " needs structured output, which this build does not have: run scripts/setup to "
+                           "install XGrammar, and build again");
   }
   if (api.grammars == nullptr) return {};
   const bool parallel = params->parallel_calls;
@@ -277,7 +278,7 @@ void RunWithGrammar(const Api& api, const ExchangePtr& exchange, ErrorForm form,
     }
   };
   if (!api.compile_queue->Post(compile, cancelled)) {
-    ApiError error(429, "too many grammars wait to be compiled");
+    ApiError error(429, "too many grammars wait to be compiled; try again");
     error.retry_after_s = 2;
     throw error;
   }

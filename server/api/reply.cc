@@ -10,8 +10,8 @@ namespace dsv4::server {
 
 namespace {
 
-// Tokens and alternatives with their log-probabilities, about 1 KB each until they are sent. A prompt of 40,000 tokens
-// with five alternatives each is below.
+// Limit for tokens and alternatives with log-probabilities. Each takes about 1 KB until it is sent. A prompt of 40,000
+// tokens with five alternatives each is below the limit.
 constexpr int64_t kMostLogprobs = int64_t{1} << 18;
 
 bool WantsLogprobs(const SequenceSpec& s) {
@@ -34,13 +34,13 @@ void Reply::Run(const std::shared_ptr<Job>& job) {
   StartStream();
 }
 
-// By whoever reads the request: its note is the I/O thread's.
+// Called by the thread that reads the request, so it does not touch the note, which belongs to the I/O thread.
 void Reply::FailAtOnce(const ApiError& error) {
   StartStream();
   SendFailure(error);
 }
 
-// By the thread that comes first: the one that submitted the job, or the one that brings its first output.
+// Called by the thread that submitted the job and by the thread that brings its first output. The first call counts.
 void Reply::StartStream() {
   if (!stream_) return;
   std::call_once(started_, [this] {
@@ -60,7 +60,7 @@ std::string Reply::ErrorEvent(const ApiError& error) {
   return "data: " + Dump(ErrorBody(form_, error, exchange_->request().id)) + "\n\n";
 }
 
-// Where memory runs out this reply ends, and no other.
+// If memory runs out, only this reply ends.
 void Reply::OnOutput(std::vector<StepOutput>& outputs) {
   if (over_) return;
   try {
@@ -80,13 +80,13 @@ void Reply::TakeAll(std::vector<StepOutput>& outputs) {
     usage_.Set(output);
     if (output.finish == FinishReason::kError) return Fail(ToApiError(output.error));
     if (output.finish == FinishReason::kCancelled) {
-      over_ = true;  // its client is gone
+      over_ = true;  // its client has left
       return;
     }
     if (HoldsTooMuch(output)) {
       return Fail({400,
-                   "the reply's log-probabilities are more than are kept for one (" + std::to_string(kMostLogprobs) +
-                       " tokens and alternatives); ask for fewer tokens, alternatives or completions, or stream "
+                   "the reply has too many log-probabilities: the limit is " + std::to_string(kMostLogprobs) +
+                       " tokens and alternatives; request fewer tokens, alternatives or completions, or stream "
                        "completions",
                    "logprobs"});
     }
@@ -116,7 +116,7 @@ bool Reply::HoldsTooMuch(const StepOutput& output) {
   return logprobs_ > kMostLogprobs;
 }
 
-// For the request's line in the log, which may come at any time: the client may leave.
+// Updates the request's log line after every step, because the client may leave at any time.
 void Reply::Note(const char* finish) {
   RequestNote* note = exchange_->request().note.get();
   if (note == nullptr) return;

@@ -1,4 +1,4 @@
-// Replies that are streamed as server-sent events or sent whole.
+// Replies that are streamed as server-sent events or sent as a whole.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace dsv4::server {
 
-// One job's reply. The routes derive the form from it; all calls come on the I/O thread, in order.
+// The reply of one job. Each route derives its form from it. All calls are made on the I/O thread, in order.
 class Reply : public std::enable_shared_from_this<Reply> {
  public:
   Reply(const Api& api, ExchangePtr exchange, ErrorForm form, bool stream, size_t num_sequences,
@@ -24,26 +24,26 @@ class Reply : public std::enable_shared_from_this<Reply> {
         num_open_(num_sequences) {}
   virtual ~Reply() = default;
 
-  // Starts `job` with this as the receiver of its output. Throws ApiError. The head of a stream is sent when the job
-  // has been taken into the queue, so that a full queue is a 429.
+  // Starts `job` with this object as the receiver of its output. Throws ApiError. The head of a stream is sent after
+  // the job has entered the queue, so that a full queue gives a 429.
   void Run(const std::shared_ptr<Job>& job);
 
-  // Of a stream: it begins, and fails.
+  // Begins a stream and sends the error in it.
   void FailAtOnce(const ApiError& error);
 
  protected:
-  virtual std::string Begin() { return {}; }  // of a stream: what goes before all output; perhaps on another thread
+  virtual std::string Begin() { return {}; }  // first bytes of a stream, before all output; may run on another thread
   virtual void Take(StepOutput& output) = 0;
-  virtual void AfterStep() {}  // every output of this step has been taken
-  virtual void End() = 0;      // all sequences have ended
+  virtual void AfterStep() {}  // called after every output of a step has been taken
+  virtual void End() = 0;      // called when all sequences have ended
 
   virtual std::string ErrorEvent(const ApiError& error);
   virtual HeaderList Headers() const { return {}; }
-  virtual bool KeepsLogprobs() const { return !stream_; }  // until the end
+  virtual bool KeepsLogprobs() const { return !stream_; }  // keeps log-probabilities until the end
   virtual std::string Ping() const { return ": ping\n\n"; }
 
   void Event(const Json& data) { pending_ += "data: " + Dump(data) + "\n\n"; }
-  // The members of `rest` behind those of an object that was dumped before.
+  // Sends an object that was dumped before, with the members of `rest` added at its end.
   void EventBehind(const std::string& head, const Json& rest) {
     pending_.append("data: ").append(head, 0, head.size() - 1).append(",").append(Dump(rest), 1).append("\n\n");
   }
@@ -57,8 +57,8 @@ class Reply : public std::enable_shared_from_this<Reply> {
   const ExchangePtr exchange_;
   const ErrorForm form_;
   const bool stream_;
-  UsageSum usage_;     // of what Take has been given, that one included
-  std::string whole_;  // JSON, set by End() where the reply is not streamed
+  UsageSum usage_;     // of the outputs given to Take, including the current one
+  std::string whole_;  // JSON, set by End() if the reply is not streamed
 
  private:
   void OnOutput(std::vector<StepOutput>& outputs);
@@ -74,7 +74,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   std::once_flag started_;
   bool over_ = false;
   bool with_logprobs_ = false;
-  int64_t logprobs_ = 0;  // that are kept, else those of this step
+  int64_t logprobs_ = 0;  // number that is kept, or of this step only
   std::string pending_;
   std::weak_ptr<Job> job_;
 };

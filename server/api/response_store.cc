@@ -17,9 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxQueuedWrites = size_t{64} << 20;  // bytes; what comes beyond stays in memory alone
+constexpr size_t kMaxQueuedWrites = size_t{64} << 20;  // bytes; responses beyond it stay in memory only
 
-// As NewId makes them; others name no file.
+// Only ids in the form that NewId makes name a file.
 bool IsResponseId(std::string_view id) {
   return id.size() == 29 && id.starts_with("resp_") &&
          id.substr(5).find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -27,7 +27,7 @@ bool IsResponseId(std::string_view id) {
 
 size_t SizeOf(const StoredResponse& r) { return r.tenant.size() + r.response.size() + r.items.size(); }
 
-// nullptr: remove. What cannot be written stays in memory alone.
+// nullptr: removes the file. A response that cannot be written stays in memory only.
 void WriteOrRemove(const std::string& path, const StoredResponse* response) {
   std::error_code error;
   if (response == nullptr) {
@@ -46,7 +46,7 @@ void WriteOrRemove(const std::string& path, const StoredResponse* response) {
 
 void ResponseStore::Shelf::Add(const std::string& id, size_t size, Ptr response) {
   Drop(id);
-  std::list<std::string> place{id};  // an id and its place, or neither, where memory runs out
+  std::list<std::string> place{id};  // made first: if memory runs out, neither the id nor its place is added
   places[id] = {.bytes = size, .at = place.begin(), .response = std::move(response)};
   ids.splice(ids.begin(), place);
   bytes += size;
@@ -142,7 +142,7 @@ void ResponseStore::ReadFolder() {
   std::error_code error;
   fs::create_directories(folder_, error);
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
-  std::vector<fs::path> half_written;  // by a server that was killed
+  std::vector<fs::path> half_written;  // left by a server that was killed
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
     if (entry.path().extension() == ".json" && IsResponseId(entry.path().stem().string()))
       files.emplace_back(entry.last_write_time(error), entry.path());
@@ -157,13 +157,13 @@ void ResponseStore::ReadFolder() {
 ResponseStore::Ptr ResponseStore::ReadFile(const std::string& id) const {
   std::ifstream file(PathOf(id), std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  // Three lines, each of them JSON.
+  // Three lines, each one JSON value.
   const size_t first = text.find('\n'), second = text.find('\n', first + 1);
   if (first == std::string::npos || second == std::string::npos || !text.ends_with('\n')) return nullptr;
   StoredResponse found{.tenant = {},
                        .response = text.substr(first + 1, second - first - 1),
                        .items = text.substr(second + 1, text.size() - second - 2)};
-  try {  // as the JSON of a request is read
+  try {  // the same limits as for the JSON of a request
     const JsonDocument tenant = ParseJson(std::string_view(text).substr(0, first));
     if (!tenant.root().is_string() || !ParseJson(found.response).root().is_object() ||
         !ParseJson(found.items).root().is_array()) {
@@ -183,11 +183,11 @@ void ResponseStore::Run() {
   while (true) {
     wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
-    const auto task = std::move(tasks_.front());  // no binding: Clang 14's do not reach into lambdas
+    const auto task = std::move(tasks_.front());  // not a structured binding: lambdas cannot capture those in Clang 14
     const auto& response = task.second;
     tasks_.pop_front();
     lock.unlock();
-    // Else it stays in memory alone, or its file until the next start.
+    // Out of memory: the response stays in memory only, or its file remains until the next start.
     HasMemoryFor([&] { WriteOrRemove(PathOf(task.first), response.get()); });
     lock.lock();
     if (response != nullptr) queued_bytes_ -= SizeOf(*response);

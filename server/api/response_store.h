@@ -1,5 +1,6 @@
-// Responses that clients come back to (previous_response_id): the reply, and the conversation up to its end. The ones
-// used last stay, in memory and, where there is a folder, in files that outlive the server; both within a limit.
+// Stores responses that clients can refer to (previous_response_id): the reply, and the conversation up to its end. It
+// keeps the most recently used ones in memory and, if there is a folder, in files that remain after the server stops.
+// Both have a limit.
 #pragma once
 
 #include <condition_variable>
@@ -16,31 +17,31 @@
 namespace dsv4::server {
 
 struct StoredResponse {
-  std::string tenant;    // whose it is (keys.h)
+  std::string tenant;    // the tenant that owns it (keys.h)
   std::string response;  // JSON, as it was sent
-  std::string items;     // JSON array of the conversation's items, the response's included
+  std::string items;     // JSON array of the conversation's items, including the response's
 };
 
-// Any thread.
+// Any thread may call it.
 class ResponseStore {
  public:
-  // `max_bytes`: in memory, and again in `folder`, which is made where it is missing; "": memory only.
+  // `max_bytes`: limit for memory, and the same for `folder`, which is made if it is missing; "": memory only.
   ResponseStore(size_t max_bytes, std::string folder);
-  ~ResponseStore();  // writes what waits
+  ~ResponseStore();  // writes what is queued
 
   void Put(const std::string& id, StoredResponse response);
-  // Null: there is none of this tenant. May read a file.
+  // Returns null if the tenant has no such response. May read a file.
   std::shared_ptr<const StoredResponse> Get(const std::string& tenant, const std::string& id);
   bool Remove(const std::string& tenant, const std::string& id);
 
  private:
   using Ptr = std::shared_ptr<const StoredResponse>;
-  // The ids used last come first.
+  // Most recently used ids first.
   struct Shelf {
     struct Place {
       size_t bytes;
       std::list<std::string>::iterator at;
-      Ptr response;  // in memory
+      Ptr response;  // null if it is not in memory
     };
     std::list<std::string> ids;
     std::map<std::string, Place> places;

@@ -1,5 +1,5 @@
-// POST /v1/responses: OpenAI's Responses form. Responses are kept where the operator wants that, unless the request
-// says otherwise.
+// POST /v1/responses: OpenAI's Responses form. Responses are stored if the operator allows it and the request does not
+// refuse.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -15,18 +15,18 @@ namespace dsv4::server {
 
 namespace {
 
-// `object` with one more member, whose value is JSON already.
+// Returns the text of `object` with one more member, whose value is already JSON text.
 std::string With(const Json& object, const std::string& name, const std::string& value) {
   std::string text = Dump(object);
   text.back() = ',';
   return text.append("\"").append(name).append("\":").append(value).append("}");
 }
 
-// What is kept until the end is text: as values of JSON it would take twenty times the memory.
+// Stores its output as text until the end: as JSON values it would take twenty times the memory.
 class ResponsesReply : public Reply {
  public:
-  // `asked`: what the response repeats of the request; a JSON object. `thinking`: the reply begins with reasoning.
-  // `items`: of the conversation so far, where the response is kept; JSON, an array.
+  // `asked`: fields of the request that the response repeats; a JSON object. `thinking`: the reply begins with
+  // reasoning. `items`: the conversation so far if the response is stored; a JSON array.
   ResponsesReply(const Api& api, ExchangePtr exchange, bool stream, Json response, std::string asked,
                  NamespacedTools names, bool thinking = false, bool logprobs = false, std::string items = "")
       : Reply(api, std::move(exchange), ErrorForm::kOpenAi, stream, 1),
@@ -38,7 +38,7 @@ class ResponsesReply : public Reply {
         items_(std::move(items)) {}
 
  private:
-  bool KeepsLogprobs() const override { return true; }  // its last events have them all
+  bool KeepsLogprobs() const override { return true; }  // its last events repeat all of them
   enum class Item : uint8_t { kNone, kReasoning, kMessage, kCall, kCustomCall };
 
   void Send(const char* type, Json data, const char* name = nullptr, const std::string& value = "") {
@@ -105,7 +105,7 @@ class ResponsesReply : public Reply {
     Send(item == Item::kReasoning ? "response.reasoning_text.delta" : "response.output_text.delta", std::move(data));
   }
 
-  // Of the tokens since the text before this one; they are those of the text as a whole, too.
+  // Returns the log-probabilities of the tokens since the previous text, and adds these tokens to the whole text's.
   Json TakeLogprobs() {
     std::vector<OutputToken> tokens = std::exchange(untold_, {});
     Json entries = stream_ ? LogprobsToJson(api_.tokenizer, tokens) : Json::array();
@@ -113,7 +113,7 @@ class ResponsesReply : public Reply {
     return entries;
   }
 
-  // What comes behind the reasoning.
+  // Collects the tokens after the reasoning.
   void NoteTokens(std::vector<OutputToken>& tokens) {
     for (OutputToken& token : tokens) {
       if (!in_reasoning_) untold_.push_back(std::move(token));
@@ -147,7 +147,7 @@ class ResponsesReply : public Reply {
     item_ = Item::kNone;
   }
 
-  // The item as it is from now on.
+  // Returns the closed item.
   std::string CloseText() {
     Json done = Place();
     done["text"] = text_;
@@ -196,7 +196,7 @@ class ResponsesReply : public Reply {
         }
         case OutputDelta::Kind::kToolCallArguments:
           text_ += d.text;
-          if (item_ == Item::kCustomCall) break;  // its input is in there, escaped
+          if (item_ == Item::kCustomCall) break;  // the text is inside the arguments, escaped
           Send("response.function_call_arguments.delta",
                {{"item_id", open_["id"]}, {"output_index", num_items_ - 1}, {"delta", d.text}});
           break;
@@ -244,12 +244,12 @@ class ResponsesReply : public Reply {
   const NamespacedTools names_;
   const bool logprobs_;
   bool in_reasoning_;
-  std::vector<OutputToken> untold_;       // of the message, since its latest text
-  std::vector<OutputToken> text_tokens_;  // of the message that is open
+  std::vector<OutputToken> untold_;       // tokens of the message since its latest text
+  std::vector<OutputToken> text_tokens_;  // tokens of the open message
   std::string items_;
   int64_t sequence_ = 0;
-  std::string output_;  // items that are closed, with commas between them
-  Json open_;           // the one that is not
+  std::string output_;  // closed items, separated by commas
+  Json open_;           // the open item
   int num_items_ = 0;
   Item item_ = Item::kNone;
   std::string text_;
@@ -281,7 +281,7 @@ void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, Gener
   } else if (*choice != "required") {
     Refuse("tool_choice", "tool_choice must be none, auto, required or {\"type\": \"function\", \"name\": ...}");
   }
-  if (input.tools.empty()) Refuse("tool_choice", "tool_choice asks for a call, but tools is empty");
+  if (input.tools.empty()) Refuse("tool_choice", "tool_choice requires a call, but tools is empty");
   for (const Json& tool : input.tools) {
     const auto tool_name = tool["function"]["name"].get<std::string>();
     if (name.empty() ? !IsDeferred(tool) : tool_name == name) params->required_calls.push_back(tool_name);
@@ -290,7 +290,7 @@ void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, Gener
     Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
 }
 
-// include: ["message.output_text.logprobs"], with top_logprobs; either asks for them.
+// Either include: ["message.output_text.logprobs"] or top_logprobs requests log-probabilities.
 bool ReadResponsesLogprobs(const Api& api, const Fields& fields, GenerationParams* params) {
   const auto top = fields.Integer("top_logprobs");
   const Json* include = fields.Array("include");
@@ -306,15 +306,15 @@ Json Echo(const Fields& fields, const char* name, Json otherwise) {
   return value == nullptr ? std::move(otherwise) : *value;
 }
 
-// The items of the conversation that previous_response_id goes on from; an empty array: none.
+// Returns the items of the conversation that previous_response_id continues; an empty array if it is not set.
 JsonDocument ReadPrevious(const Api& api, const Fields& fields, const std::string& tenant) {
   const auto id = fields.Text("previous_response_id");
   if (!id) return JsonDocument(Json::array());
   const auto previous = api.responses == nullptr ? nullptr : api.responses->Get(tenant, *id);
   if (previous == nullptr) {
-    throw ApiError(400,
-                   "there is no response '" + *id + "' here" +
-                       (api.responses == nullptr ? ": this server keeps none (--store-responses)" : "") +
+"there is no response '" + *id + "'" +
+                        (api.responses == nullptr ? ": this server stores none (--store-responses)" : "") +
+                        "; send the whole input",
                        "; send the whole input",
                    "previous_response_id", "previous_response_not_found");
   }
@@ -334,12 +334,10 @@ std::string ItemsToKeep(const Json& before, const Fields& fields) {
   return items + more.substr(1);
 }
 
-// Of a request for /v1/responses/ID.
+// Returns the ID of a request for /v1/responses/ID.
 std::string WantedResponse(const ExchangePtr& exchange) { return PathParameter(exchange->request(), "/v1/responses"); }
 
-ApiError NoSuchResponse(const std::string& id) {
-  return {404, "there is no response '" + id + "' here", "response_id"};
-}
+ApiError NoSuchResponse(const std::string& id) { return {404, "there is no response '" + id + "'", "response_id"}; }
 
 Reasoning ReadReasoning(const Api& api, const Fields& fields) {
   Reasoning reasoning = DefaultReasoning(api);
@@ -352,7 +350,7 @@ Reasoning ReadReasoning(const Api& api, const Fields& fields) {
   return reasoning;
 }
 
-// The response as it begins: nothing generated.
+// The response at its beginning, without output.
 Json NewResponse(const Api& api, const GenerationParams& params, bool store) {
   return {{"id", NewId("resp_")},
           {"object", "response"},
@@ -370,7 +368,7 @@ Json NewResponse(const Api& api, const GenerationParams& params, bool store) {
           {"usage", nullptr}};
 }
 
-// What it repeats of the request.
+// The fields of the request that the response repeats.
 std::string AskedText(const Fields& fields) {
   const JsonDocument asked(Json{{"instructions", Echo(fields, "instructions", nullptr)},
                                 {"max_output_tokens", Echo(fields, "max_output_tokens", nullptr)},
@@ -407,9 +405,9 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   const std::string tenant = TenantOf(api, exchange->request());
   const JsonDocument before = ReadPrevious(api, fields, tenant);
   const bool store = fields.Bool("store").value_or(true) && api.responses != nullptr;
-  fields.RefuseUnlessEmpty("background", "responses are made while the client waits");
-  fields.RefuseUnlessEmpty("conversation", "this server keeps none; send the whole input");
-  fields.RefuseUnlessEmpty("prompt", "this server keeps no prompt templates");
+  fields.RefuseUnlessEmpty("background", "this server only answers while the client waits");
+  fields.RefuseUnlessEmpty("conversation", "this server stores no conversations; send the whole input");
+  fields.RefuseUnlessEmpty("prompt", "this server has no prompt templates");
   GenerationParams params;
   ReadSampling(api, fields, &params);
   params.chat = true;
@@ -435,7 +433,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
     most = LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens"), ErrorForm::kOpenAi, "input");
   } catch (const ApiError& error) {
     if (!stream || error.code.empty()) throw;
-    // Agents look for a failed response, not for a status.
+    // Agents look for a failed response, not for an HTTP status.
     return std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(asked),
                                             std::move(names))
         ->FailAtOnce(error);

@@ -25,7 +25,7 @@ std::string TextOr(const Fields& item, const char* name, const std::string& othe
   return value == nullptr ? otherwise : value->is_string() ? value->get<std::string>() : Dump(*value);
 }
 
-// What commands printed: [{stdout, stderr, outcome}], or a text.
+// Returns the output of commands: [{stdout, stderr, outcome}], or a text.
 std::string ShellOutput(const Json* output) {
   if (output == nullptr) return "";
   if (!output->is_array()) return output->is_string() ? output->get<std::string>() : Dump(*output);
@@ -43,7 +43,7 @@ std::string ShellOutput(const Json* output) {
   return all;
 }
 
-// Reasoning, text and calls of one reply stand apart and become one message.
+// Joins the reasoning, text and calls of a reply, which are separate items, into one message.
 class InputReader {
  public:
   explicit InputReader(Json first) : messages_(std::move(first)) {}
@@ -58,20 +58,21 @@ class InputReader {
     if (type == "mcp_list_tools") return;  // the tools themselves are in `tools`
     if (type == "compaction" || type == "compaction_summary") {
       const std::string summary = TextOr(item, "summary", "");
-      return AddNote(summary.empty() ? "[earlier turns were compacted elsewhere: they cannot be read here]" : summary);
+      return AddNote(summary.empty() ? "[earlier turns were compacted by another service and cannot be read here]"
+                                     : summary);
     }
     if (type == "item_reference") {
-      return AddNote("[an item that this server does not keep: " + TextOr(item, "id", "").substr(0, 80) + "]");
+      return AddNote("[an item that this server does not store: " + TextOr(item, "id", "").substr(0, 80) + "]");
     }
     AddNote(ReadPart(json, path).text);
   }
 
-  // All messages. Throws where there is nothing in the last user's to answer.
+  // Returns all messages. Throws if the last user message has nothing to answer.
   Json Finish() {
     CloseReply();
     RefuseUnreadable(unreadable_);
     if (!messages_.empty() && messages_.back()["role"] == "assistant")
-      Refuse("input", "the last item of input is the model's own; add a user's message or a call's output");
+      Refuse("input", "the last item of input is from the assistant; add a user message or the output of a call");
     return std::move(messages_);
   }
 
@@ -98,7 +99,7 @@ class InputReader {
     messages_.push_back({{"role", role == "developer" ? "system" : role}, {"content", text}});
   }
   void AddText(const std::string& text) {
-    // A second text behind calls belongs to another reply.
+    // A second text after calls belongs to another reply.
     if (OpenReply().contains("tool_calls")) CloseReply();
     Json& open = OpenReply();
     open["content"] = open["content"].get<std::string>() + text;
@@ -133,7 +134,7 @@ class InputReader {
   }
   static std::string CallId(const Fields& item) { return TextOr(item, "call_id", TextOr(item, "id", "")); }
 
-  // Calls that the client answers itself.
+  // Adds calls that the client answers itself.
   bool AddCallOrOutput(const Fields& item, const std::string& type, const std::string& path) {
     if (type == "function_call" || type == "custom_tool_call") {
       auto name = item.Text("name");
@@ -162,7 +163,7 @@ class InputReader {
     return true;
   }
 
-  // Calls that another service has answered, with the answer in the same item.
+  // Adds calls that another service has answered; the item has both call and answer.
   bool AddRunElsewhere(const Fields& item, const std::string& type) {
     if (type == "mcp_call") {
       AddCall(TextOr(item, "server_label", "mcp") + "__" + TextOr(item, "name", "call"), TextOr(item, "id", ""),
@@ -224,7 +225,7 @@ Json ReadResponsesInput(const Fields& fields, const Json* before) {
     reader.Add((*before)[i], "previous_response_id: item " + std::to_string(i));
   const Json* given = fields.Get("input");
   if (given == nullptr || (given->is_array() && given->empty())) {
-    // Codex looks whether the route is there with an empty input.
+    // Codex checks with an empty input whether the route exists.
     reader.Add({{"role", "user"}, {"content", ""}}, "input");
   } else if (given->is_string()) {
     reader.Add({{"role", "user"}, {"content", *given}}, "input");

@@ -1,17 +1,17 @@
-// The input of /v1/responses: items in the order that they were made, as messages in OpenAI's chat form.
+// The input of /v1/responses: turns its items, in their order, into messages in OpenAI's chat form.
 #pragma once
 
 #include "server/base/json.h"
 
 namespace dsv4::server {
 
-// The items of `input`, a text as the one message that it stands for, without what no text can be made of: what is kept
-// of a conversation, and dumped. Throws ApiError 400.
+// Returns the items of `input` that are stored with a conversation; a text becomes one message. Items that cannot
+// become text are left out. Throws ApiError 400.
 Json KeptItems(const Fields& fields);
 
-// `instructions`, then the items of `before` (a conversation that was kept; null: none) and `input`. Calls and outputs
-// of tools that others run are calls and results like any; what an item does not hold as text becomes a short note.
-// Throws ApiError 400.
+// Returns the messages of `instructions`, the items of `before` (a stored conversation; null: none) and `input`. Calls
+// and results of tools that other services run become ordinary calls and results. Parts without text become short
+// notes. Throws ApiError 400.
 Json ReadResponsesInput(const Fields& fields, const Json* before = nullptr);
 
 }  // namespace dsv4::server

@@ -7,13 +7,13 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr size_t kMaxToolName = 256;  // bytes of a namespace's tool: each tool has the namespace in its name
+constexpr size_t kMaxToolName = 256;  // bytes of a tool name with its namespace: every tool repeats the namespace
 
 class ToolReader {
  public:
   ToolReader(ChatInput* input, NamespacedTools* names) : input_(input), names_(names) {}
 
-  // `defer`: which of them are not shown from the beginning: none, those that say so, all.
+  // `defer`: which tools are hidden at first: none, those with defer_loading, or all.
   enum class Defer : uint8_t { kNone, kMarked, kAll };
   void AddList(const Json* list, const std::string& path, const std::string& space, Defer defer) {
     for (size_t i = 0; list != nullptr && list->is_array() && i < list->size(); ++i)
@@ -22,7 +22,8 @@ class ToolReader {
 
  private:
   void Add(const Json& json, const std::string& path, const std::string& space, Defer defer) {
-    if (defer == Defer::kAll && !(json.is_object() && json.contains("name"))) return;  // history is not refused
+    if (defer == Defer::kAll && !(json.is_object() && json.contains("name")))
+      return;  // tools in the history are not refused
     const Fields tool(json, path);
     const std::string type = tool.Text("type").value_or("function");
     const bool marked = tool.Bool("defer_loading").value_or(false);
@@ -35,8 +36,9 @@ class ToolReader {
     if (!name) Refuse(path + ".name", path + ".name is missing");
     if (!space.empty() && space.size() + name->size() > kMaxToolName) {
       if (defer == Defer::kAll) return;
-      Refuse(path + ".name", path + ".name and its namespace's have " + std::to_string(space.size() + name->size()) +
-                                 " bytes together; at most " + std::to_string(kMaxToolName));
+      Refuse(path + ".name", path + ".name and the name of its namespace have " +
+                                 std::to_string(space.size() + name->size()) + " bytes together; at most " +
+                                 std::to_string(kMaxToolName));
     }
     const std::string full = space.empty() ? *name : space + "__" + *name;
     if (names_->contains(full)) return;
@@ -66,7 +68,7 @@ bool HasMember(const Json& object, const char* name, const char* value) {
 void ReadResponsesTools(const Fields& fields, const Json& before, ChatInput* input, NamespacedTools* names) {
   ToolReader reader(input, names);
   const Json* tools = fields.Array("tools");
-  // Where OpenAI's servers would search, the model is told of all.
+  // If OpenAI's servers would search, the model gets all tools.
   const bool client_searches = tools != nullptr && std::any_of(tools->begin(), tools->end(), [](const Json& tool) {
                                  return HasMember(tool, "type", "tool_search") &&
                                         HasMember(tool, "execution", "client");

@@ -1,4 +1,4 @@
-// Tools of POST /v1/responses: those of the request, and those that its client found on the way.
+// The tools of POST /v1/responses: those in the request, and those that the client found later.
 #pragma once
 
 #include <map>
@@ -8,17 +8,17 @@
 
 namespace dsv4::server {
 
-// Tools of a namespace (MCP servers) are offered to the model as NAMESPACE__NAME and named apart again in the calls.
+// The model gets a tool of a namespace (MCP servers) as NAMESPACE__NAME. Calls get the two names back.
 struct ToolName {
   std::string space, name;
   bool custom = false;  // it takes a text
 };
 using NamespacedTools = std::map<std::string, ToolName>;
 
-// Those of `tools`, and of the items tool_search_output in `before` and `input`. Throws ApiError 400.
+// Reads `tools`, and the items tool_search_output in `before` and `input`. Throws ApiError 400.
 void ReadResponsesTools(const Fields& fields, const Json& before, ChatInput* input, NamespacedTools* names);
 
-// What a search gave back, as the model is told of it.
+// Returns the result of a tool search as the model reads it.
 std::string FoundTools(const Fields& output, const std::string& path);
 
 }  // namespace dsv4::server

@@ -1,4 +1,4 @@
-// The routes: what answers a path, and what is written about it (/openapi.json, /docs).
+// The routes: the function that serves a path, and its description (/openapi.json, /docs).
 #pragma once
 
 #include <span>
@@ -10,23 +10,24 @@
 namespace dsv4::server {
 
 struct RouteEntry {
-  std::string_view method, path;  // a path that ends with a slash takes a name behind it
-  Route serve;                    // null: by the server itself, at once, however busy the rest is
+  std::string_view method, path;  // a path that ends with a slash takes a name after it
+  Route serve;                    // null: the server answers at once, however busy it is
   ErrorForm form;
   const char* summary;
-  const BodySpec* body = nullptr;  // null: it takes none
+  const BodySpec* body = nullptr;  // null: it takes no body
 };
 
 std::span<const RouteEntry> Routes();
 
-// That of the method, or another one of this path; null: there is no such path.
+// Returns the route of the method, or another route of this path; null if there is no such path.
 const RouteEntry* FindRoute(std::string_view path, std::string_view method);
-// The route that was meant by a path with a slash at its end, or with "/v1" once too often or too seldom; or "".
+// Returns the route that was probably meant, if the path has a slash at its end, or "/v1" added or missing; otherwise
+// "".
 std::string PathMeantBy(std::string_view path);
 // "GET, DELETE"
 std::string MethodsOf(std::string_view path);
 
-// OpenAPI 3.1 of all routes; the same as a page to read.
+// OpenAPI 3.1 of all routes, and the same as a page to read.
 std::string OpenApiJson(const ServerOptions& options);
 std::string RoutesPage();
 

@@ -281,7 +281,7 @@ class Chat(ServerTestCase):
             ({"n": 0}, 400, "n", "0"),
             ({"n": 100000}, 400, "n", "100000"),
             ({"max_tokens": 0}, 400, "max_tokens", "0"),
-            ({"max_tokens": 5, "max_completion_tokens": 6}, 400, "max_tokens", "contradict"),
+            ({"max_tokens": 5, "max_completion_tokens": 6}, 400, "max_tokens", "differ"),
             ({"top_logprobs": 2}, 400, "top_logprobs", "logprobs"),
             ({"logprobs": True, "top_logprobs": 5000}, 400, "top_logprobs", "5000"),
             ({"stream_options": {"include_usage": True}}, 400, "stream_options", "stream"),

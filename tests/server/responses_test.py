@@ -46,7 +46,7 @@ class Logprobs(ServerTestCase):
         asked = {"top_logprobs": 100, "stream": True, "max_output_tokens": 3000, "ignore_eos": True, "reasoning": {"effort": "none"}}
         name, last = self.respond(**asked)[-1]
         self.assertEqual(name, "response.failed")
-        self.assertIn("log-probabilities are more than", last["response"]["error"]["message"])
+        self.assertIn("too many log-probabilities", last["response"]["error"]["message"])
 
     def test_a_namespace_is_part_of_each_tools_name(self):
         tools = [{"type": "namespace", "name": "n" * 250, "tools": [{"type": "function", "name": name}]} for name in ("f", "g" * 7)]

@@ -39,7 +39,7 @@ TEST(DumpSize, IsTheSizeOfTheText) {
 TEST(OutputForm, AMillionChoicesAreRefusedBeforeTheyAreMadeIntoAGrammar) {
   Json choices = Json::array();
   for (int i = 0; i < 1'000'000; ++i) choices.push_back(std::to_string(i));
-  const std::string what = "1000000 choices, a grammar of 40888890 bytes; at most 1048576 are compiled";
+  const std::string what = "1000000 choices, a grammar of 40888890 bytes; the limit is 1048576";
   for (const bool nested : {false, true}) {
     const Json body = nested ? Json{{"structured_outputs", {{"choice", choices}}}} : Json{{"guided_choice", choices}};
     const std::string param = nested ? "structured_outputs.choice" : "guided_choice";
@@ -75,7 +75,7 @@ TEST(OutputForm, AStrictSchemaIsMeasuredWithoutItsText) {
   const Json body = body_of(kText);
   EXPECT_LT(AllocatedBy([&] { EXPECT_EQ(RefusalOf(body), ""); }), 9 * kText / 2);
   const Json large = body_of(3 * kText);
-  EXPECT_LT(AllocatedBy([&] { EXPECT_THAT(RefusalOf(large), HasSubstr("schemas of 3000034 bytes; at most")); }),
+  EXPECT_LT(AllocatedBy([&] { EXPECT_THAT(RefusalOf(large), HasSubstr("schemas of 3000034 bytes; the limit is")); }),
             20'000);
   const Json guided = {{"guided_json", {{"description", std::string(3 * kText, 'x')}}}};
   EXPECT_LT(AllocatedBy([&] { EXPECT_THAT(RefusalOf(guided), HasSubstr("guided_json: schemas of")); }), 20'000);
