@@ -1,4 +1,5 @@
-// Threads that compile grammars, apart from those that read requests: a schema may take seconds.
+// Threads that compile grammars. They are separate from the threads that read requests, because a schema may take
+// seconds.
 #pragma once
 
 #include <atomic>
@@ -14,9 +15,9 @@ namespace dsv4::server {
 class CompileQueue {
  public:
   CompileQueue(int num_threads, size_t max_queued) : workers_(num_threads, 0, max_queued) {}
-  ~CompileQueue();  // all are cancelled; what is queued has its turn, to say so
+  ~CompileQueue();  // cancels all calls; queued calls still run, so that they can report it
 
-  // `cancelled` ends what `call` compiles; the caller may set it, too. False: too much is queued already.
+  // `cancelled` ends the compilation in `call`; the caller may set it, too. Returns false if the queue is full.
   bool Post(std::function<void()> call, const std::shared_ptr<std::atomic<bool>>& cancelled);
 
  private:

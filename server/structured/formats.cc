@@ -9,7 +9,8 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int kMaxWhitespace = 20;  // characters between two tokens of JSON: room for indentation, no endless blanks
+constexpr int
+    kMaxWhitespace = 20;  // characters between two tokens of JSON: enough for indentation, but not endless blanks
 constexpr const char* kCallsEnd = "</｜DSML｜tool_calls>";
 constexpr const char* kInvokeEnd = "</｜DSML｜invoke>\n";
 
@@ -21,7 +22,7 @@ Json CallTag(const Json& tool, bool follow_schema) {
                       : Json({{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}});
   if (!follow_schema) schema = {{"type", "object"}, {"additionalProperties", true}};
   Json content = {{"type", "json_schema"}, {"style", "deepseek_xml"}, {"max_whitespace_cnt", kMaxWhitespace}};
-  // A marker inside a text would end it for whoever reads the call.
+  // A marker inside a text would end the text for the reader of the call.
   content["excludes"] = Json::array({kDsmlMarker});
   content["json_schema"] = std::move(schema);
   return {{"type", "tag"},

@@ -1,4 +1,4 @@
-// The formats that grammars are compiled from, as GrammarCompiler takes them.
+// The formats that grammars are compiled from, in the form that GrammarCompiler takes.
 #pragma once
 
 #include <string>
@@ -7,17 +7,17 @@
 
 namespace dsv4::server {
 
-// JSON that follows the schema; it begins with no blank.
+// JSON that follows the schema. It does not begin with a blank.
 Json JsonFormat(const Json& schema);
 Json AnyObjectFormat();
 
 inline constexpr const char* kCallsBegin = "<｜DSML｜tool_calls>\n";
 
-// "strict": true, of a tool in OpenAI's form.
+// Returns true if a tool in OpenAI's form has "strict": true.
 bool IsStrict(const Json& tool);
 
 // Calls of these tools as the encoder writes them (src/text/format.h), from `begin`, which ends with kCallsBegin, to
-// the end of the block. Tools that are not strict take any arguments where `follow_all` is false.
+// the end of the block. If `follow_all` is false, tools that are not strict take any arguments.
 Json CallsFormat(const std::string& begin, const Json& tools, bool parallel, bool follow_all);
 
 }  // namespace dsv4::server

@@ -1,8 +1,8 @@
-// Grammars of structured output: which tokens may come next. The formats that Compile takes are XGrammar's "structural
-// tags" (JSON objects with a "type"); server/structured/output_form.h writes them.
+// Grammars of structured output: they decide which tokens may come next. The formats that Compile takes are XGrammar's
+// "structural tags" (JSON objects with a "type"); server/structured/formats.h makes them.
 //
-// Whoever writes a grammar chooses how much work it makes. Every call counts its steps and ends when it takes too many,
-// too long, or is no longer wanted.
+// The author of a grammar decides how much work it makes. Every call counts its steps. It ends if it takes too many
+// steps or too long, or if it was cancelled.
 #pragma once
 
 #include <atomic>
@@ -23,42 +23,42 @@ namespace dsv4::server {
 struct GrammarLimits {
   double compile_s = 10;
   int64_t compile_steps = 20'000'000;
-  double token_s = 2;  // to take in one token and tell what may follow
+  double token_s = 2;  // to accept one token and compute which may follow
   int64_t token_steps = 2'000'000;
-  int64_t states = 8'000'000;                // that one text leaves behind
-  int64_t states_of_all = 32'000'000;        // that all texts leave behind together, some 40 bytes each
-  int64_t kept_bytes = int64_t{256} << 20;   // compiled grammars that are kept, by how lately they were used
-  int64_t masks_bytes = int64_t{128} << 20;  // masks that grammars may have in common
+  int64_t states = 8'000'000;                // states that one text keeps
+  int64_t states_of_all = 32'000'000;        // states that all texts keep together, about 40 bytes each
+  int64_t kept_bytes = int64_t{256} << 20;   // compiled grammars that are kept; the least recently used go first
+  int64_t masks_bytes = int64_t{128} << 20;  // masks that grammars may share
 };
 
-// Set: what is being worked out is no longer wanted.
+// true: the result is no longer needed.
 using CancelFlag = std::shared_ptr<const std::atomic<bool>>;
 
-// One sequence's place in a grammar. One thread at a time.
+// The position of one sequence in a grammar. Used by one thread at a time.
 class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
 
-  // The tokens that may come next, a bit each (bit id % 32 of word id / 32), EOS among them where the text may end;
-  // empty: all. Good until the next call.
+  // Returns the tokens that may come next, one bit per token (bit id % 32 of word id / 32). EOS is among them if the
+  // text may end. Empty: all tokens. Valid until the next call.
   virtual std::span<const uint32_t> Allowed() = 0;
 
-  // The token or text that comes next. False: the grammar does not allow it, and nothing has changed.
+  // Adds the next token or text. Returns false and changes nothing if the grammar does not allow it.
   virtual bool Accept(TokenId id) = 0;
   virtual bool AcceptText(std::string_view text) = 0;
 
-  // The tokens taken in last have not come: kMaxDraftTokens of them at most, and no text.
+  // Removes the last `tokens` tokens: at most kMaxDraftTokens, and no text.
   virtual void Rollback(size_t tokens) = 0;
 
-  // The text so far is a whole one; more may be allowed.
+  // Returns true if the text so far is complete; more may be allowed.
   virtual bool complete() const = 0;
 
-  // Not OK: a call took too much (kInvalidArgument, which names the limit) or was not wanted (kCancelled), and the
-  // matcher is of no further use.
+  // Not OK if a call exceeded a limit (kInvalidArgument, which names the limit) or was cancelled (kCancelled). The
+  // matcher cannot be used any more then.
   virtual const Status& status() const = 0;
 };
 
-// Compiled; immutable, for any number of sequences and threads.
+// A compiled grammar. Immutable; any number of sequences and threads may use it.
 class Grammar {
  public:
   virtual ~Grammar() = default;
@@ -67,17 +67,17 @@ class Grammar {
 
 class GrammarCompiler {
  public:
-  // Null: this build has no grammars. `vocab_size` is the model's, perhaps larger than the tokenizer's. Added tokens
-  // are never allowed, but for the marker of tool calls. Cheap: the vocabulary is read at the first Compile.
+  // Returns null if this build has no grammars. `vocab_size` is the model's, which may be larger than the tokenizer's.
+  // Added tokens are never allowed, except the marker of tool calls. Cheap: the first Compile reads the vocabulary.
   static std::unique_ptr<GrammarCompiler> Create(const Tokenizer& tokenizer, int64_t vocab_size,
                                                  std::vector<TokenId> eos_ids, const GrammarLimits& limits = {});
   virtual ~GrammarCompiler() = default;
 
-  // `format`: JSON text of one format. Any thread. Errors: kInvalidArgument, in the library's words or naming the
+  // `format`: JSON text of one format. Any thread. Errors: kInvalidArgument, with the library's message or naming the
   // limit; kCancelled.
   virtual Result<std::shared_ptr<const Grammar>> Compile(const std::string& format, CancelFlag cancelled = nullptr) = 0;
 
-  // What Compile has made of this text, while it stays in a cache; else null. Does not wait.
+  // Returns the grammar that Compile made of this text if it is still in a cache, otherwise null. Does not wait.
   virtual std::shared_ptr<const Grammar> Find(const std::string& format) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Grammars by XGrammar (Apache-2.0). Its exceptions end here.
+// Grammars by XGrammar (Apache-2.0). No exception of XGrammar leaves this file.
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include "server/structured/grammar.h"
 #include "server/structured/work.h"
 
-// XGrammar asks for these. What it warns of, server/structured/schema.cc has checked before.
+// XGrammar requires these functions. server/structured/schema.cc has already checked what XGrammar would warn about.
 namespace xgrammar {
 
 [[noreturn]] void LogFatalImpl(const std::string& file, int lineno, const std::string& message);
@@ -30,7 +30,7 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int kThreads = 1;  // of one compilation: the caller's, whose budget counts
+constexpr int kThreads = 1;  // of one compilation: the caller's thread, because its budget counts
 constexpr size_t kMaxMessage = 500;
 
 std::string Shorten(std::string text) {
@@ -38,7 +38,7 @@ std::string Shorten(std::string text) {
   return text;
 }
 
-// The states that all texts leave behind in XGrammar's parsers, together.
+// The number of states that XGrammar's parsers keep for all texts together.
 using Counter = std::shared_ptr<std::atomic<int64_t>>;
 
 class XgMatcher : public GrammarMatcher {
@@ -64,7 +64,7 @@ class XgMatcher : public GrammarMatcher {
                     .byte_offset = 0};
     bool some = true;
     const bool done = Work([&] { return some = matcher_->FillNextTokenBitmask(&tensor), true; });
-    if (!done) std::fill(mask_.begin(), mask_.end(), 0);  // the text is over
+    if (!done) std::fill(mask_.begin(), mask_.end(), 0);  // the text ends here
     if (done && !some) return {};
     return {reinterpret_cast<const uint32_t*>(mask_.data()), mask_.size()};
   }
@@ -104,9 +104,9 @@ class XgMatcher : public GrammarMatcher {
                        std::string("the grammar of the output is too much work for one token: ") + out.what());
     } catch (const std::bad_alloc&) {
       status_ = ResourceExhausted("no memory for the grammar of the output");
-    } catch (const std::exception&) {  // the library's word for "not allowed"
+    } catch (const std::exception&) {  // the library throws this for "not allowed"
     }
-    if (keeps_states && result) KeepStates(budget.steps());  // what is not allowed leaves none
+    if (keeps_states && result) KeepStates(budget.steps());  // a rejected token keeps no states
     return result && status_.ok();
   }
 
@@ -118,11 +118,10 @@ class XgMatcher : public GrammarMatcher {
     AddStates(states);
     if (states_ > limits_.states) {
       status_ = InvalidArgument("the grammar of the output has led to more than " + std::to_string(limits_.states) +
-                                " states, the most that are kept");
+                                " states, the limit");
     } else if (*states_of_all_ > limits_.states_of_all) {
       status_ = ResourceExhausted("the grammars of all outputs have led to more than " +
-                                  std::to_string(limits_.states_of_all) +
-                                  " states, the most that are kept; try again later");
+                                  std::to_string(limits_.states_of_all) + " states, the limit; try again later");
     }
   }
 
@@ -132,7 +131,7 @@ class XgMatcher : public GrammarMatcher {
   std::optional<xgrammar::GrammarMatcher> matcher_;
   std::vector<int32_t> mask_;
   int64_t states_ = 0;
-  std::deque<int64_t> last_states_;  // of states_, of the tokens that may be rolled back
+  std::deque<int64_t> last_states_;  // the part of states_ of each token that may be rolled back
   Status status_;
 };
 
@@ -151,7 +150,7 @@ class XgGrammar : public Grammar {
   const Counter states_;
 };
 
-// The grammars used last, by their formats.
+// Recently used grammars, by their formats.
 class GrammarCache {
  public:
   explicit GrammarCache(int64_t max_bytes) : max_bytes_(max_bytes) {}
@@ -187,7 +186,7 @@ class GrammarCache {
   };
   const int64_t max_bytes_;
   std::mutex mutex_;
-  std::list<Entry> entries_;  // the one used last first
+  std::list<Entry> entries_;  // most recently used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> places_;
   int64_t bytes_ = 0;
 };
@@ -218,7 +217,7 @@ class XgCompiler : public GrammarCompiler {
   std::shared_ptr<const Grammar> Find(const std::string& format) override { return cache_.Find(format); }
 
  private:
-  // The library's exceptions as a status.
+  // Turns the library's exceptions into a status.
   template <typename Call>
   static Status Try(const Call& call) {
     try {
@@ -234,7 +233,7 @@ class XgCompiler : public GrammarCompiler {
   }
 
   void CreateCompiler() {
-    // An empty text stands for a token that no grammar allows.
+    // A token with an empty text is never allowed.
     std::vector<std::string> texts(static_cast<size_t>(vocab_size_));
     const auto count = static_cast<TokenId>(std::min(tokenizer_.vocab_size(), vocab_size_));
     for (TokenId id = 0; id < count; ++id) {
@@ -242,7 +241,7 @@ class XgCompiler : public GrammarCompiler {
       if (!tokenizer_.IsAdded(id) || bytes == kDsmlMarker) texts[static_cast<size_t>(id)] = bytes;
     }
     const xgrammar::TokenizerInfo info(texts, xgrammar::VocabType::RAW, static_cast<int>(vocab_size_), eos_ids_);
-    compiler_.emplace(info, kThreads, /*cache_enabled=*/true, 3 * limits_.masks_bytes);  // a third of it is for these
+    compiler_.emplace(info, kThreads, /*cache_enabled=*/true, 3 * limits_.masks_bytes);  // the masks get a third of it
   }
 
   const Tokenizer& tokenizer_;

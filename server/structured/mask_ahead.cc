@@ -15,9 +15,9 @@ namespace dsv4::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kHeavy{10};  // a sequence whose last mask took longer leaves a worker to the others
+constexpr std::chrono::milliseconds kHeavy{10};  // CPU time of a mask; a sequence with a slower last mask is heavy
 
-// What this thread has computed: that others had the core meanwhile makes no mask heavy.
+// The CPU time of this thread, so that a mask is not heavy because other threads used the core.
 std::chrono::nanoseconds ThreadTime() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -26,12 +26,12 @@ std::chrono::nanoseconds ThreadTime() {
 
 }  // namespace
 
-// Places that have something to do. Of several workers one is always left to those whose masks are quick.
+// Sequences that have work to do. With several workers, one always remains free for sequences with quick masks.
 struct MaskWorkers::Queue {
   std::mutex mutex;
   std::condition_variable wake;
   std::deque<std::shared_ptr<MaskAhead::Place>> quick, heavy;
-  int num_heavy = 0;  // being worked out
+  int num_heavy = 0;  // heavy sequences that workers have now
   int most_heavy = 1;
   bool stop = false;
 
@@ -40,7 +40,7 @@ struct MaskWorkers::Queue {
 };
 
 struct MaskAhead::Place {
-  // A token that may come, and what may follow it.
+  // A token that may come, and the tokens that may follow it.
   struct Foreseen {
     TokenId id;
     std::vector<uint32_t> allowed;
@@ -52,32 +52,32 @@ struct MaskAhead::Place {
   const std::string begin;
   const std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
 
-  // Of the worker that has it.
-  Status no_memory = ResourceExhausted("no memory for the grammar of the output");  // made while there was some
-  std::unique_ptr<GrammarMatcher> matcher;  // has taken in `taken` and the tokens of `ahead`
+  // Used only by the worker that has the sequence.
+  Status no_memory = ResourceExhausted("no memory for the grammar of the output");  // made while there was memory
+  std::unique_ptr<GrammarMatcher> matcher;  // has accepted `taken` and the tokens of `ahead`
   std::atomic<bool> is_heavy = false;
 
-  std::mutex mutex;  // of all below
+  std::mutex mutex;  // guards all members below
   std::condition_variable changed;
-  std::vector<TokenId> tokens;  // to take in
-  std::vector<TokenId> taken;   // before those
-  bool queued = false;          // or in work
-  bool call = false;            // on_ready is asked for
+  std::vector<TokenId> tokens;  // not accepted yet
+  std::vector<TokenId> taken;   // accepted before `tokens`
+  bool queued = false;          // or a worker has it
+  bool call = false;            // CallWhenReady was called
   State state = State::kBusy;
   std::vector<uint32_t> allowed;
   bool complete = false;
   Status status;
   std::deque<Foreseen> ahead;
-  std::vector<TokenId> guess;  // what may come behind `tokens`
+  std::vector<TokenId> guess;  // tokens that may come after `tokens`
   bool guess_checked = true;   // the grammar allows all of it, and `ahead` is its beginning
-  int64_t guesses = 0;         // how many there were
-  bool may_guess = true;       // until one was too much for the matcher, which began anew then
+  int64_t guesses = 0;         // number of guesses so far
+  bool may_guess = true;       // false after a guess exceeded a limit of the matcher, which then started again
 
   Place(std::shared_ptr<MaskWorkers::Queue> its_queue, std::shared_ptr<const Grammar> its_grammar, std::string text)
       : queue(std::move(its_queue)), grammar(std::move(its_grammar)), begin(std::move(text)) {}
   bool Work();
 
-  // With the lock held, which they let go while they work.
+  // Called with the lock held. They release it while they work.
   void TakeTokens(std::unique_lock<std::mutex>& lock);
   bool CheckGuess(std::unique_lock<std::mutex>& lock);
   bool LookAhead(std::unique_lock<std::mutex>& lock);
@@ -97,7 +97,8 @@ void MaskWorkers::Queue::Add(const std::shared_ptr<MaskAhead::Place>& place) {
   wake.notify_one();
 }
 
-// What the tokens lead to. Without a lock: only one worker has a place at a time, and `taken` is its own meanwhile.
+// Accepts the tokens and computes the mask. Called without the lock: only one worker has a sequence at a time, and only
+// that worker uses `taken` meanwhile.
 MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, size_t rewind, std::vector<uint32_t>* mask,
                                         Status* error) {
   const auto fail = [&](const Status& why) {
@@ -109,7 +110,7 @@ MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, size_t
     const bool begun = begin.empty() || matcher->AcceptText(begin);
     if (!matcher->status().ok()) return fail(matcher->status());
     if (!begun) return State::kFree;
-    for (const TokenId id : taken) (void)matcher->Accept(id);  // as before
+    for (const TokenId id : taken) (void)matcher->Accept(id);  // it accepted them before
   }
   matcher->Rollback(rewind);
   for (const TokenId id : more) {
@@ -123,7 +124,7 @@ MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, size_t
   return State::kReady;
 }
 
-// The first of `ahead` has come.
+// The first token of `ahead` has come.
 void MaskAhead::Place::TakeForeseen() {
   taken.push_back(ahead.front().id);
   allowed = std::move(ahead.front().allowed);
@@ -137,7 +138,7 @@ void MaskAhead::Place::Guess(std::span<const TokenId> next) {
   ++guesses;
 }
 
-// What a guess costs is not the sequence's: its matcher begins anew, with the next token that comes.
+// The work of a guess must not fail the sequence: the matcher starts again with the next token.
 void MaskAhead::Place::GiveUpGuesses() {
   may_guess = false;
   matcher.reset();
@@ -165,7 +166,7 @@ void MaskAhead::Place::TakeTokens(std::unique_lock<std::mutex>& lock) {
   is_heavy = ThreadTime() - start > kHeavy;
   lock.lock();
   taken.insert(taken.end(), more.begin(), more.end());
-  if (reached == State::kReady && !tokens.empty()) return;  // others came meanwhile
+  if (reached == State::kReady && !tokens.empty()) return;  // more tokens came during the work
   state = reached;
   allowed = std::move(mask);
   complete = reached == State::kReady && matcher->complete();
@@ -174,7 +175,7 @@ void MaskAhead::Place::TakeTokens(std::unique_lock<std::mutex>& lock) {
   changed.notify_all();
 }
 
-// Finds out how much of the guess the grammar allows. False: nothing was left to do.
+// Finds out how much of the guess the grammar allows. Returns false if there was nothing to do.
 bool MaskAhead::Place::CheckGuess(std::unique_lock<std::mutex>& lock) {
   if (guess_checked || matcher == nullptr) return false;
   size_t same = 0;
@@ -192,7 +193,7 @@ bool MaskAhead::Place::CheckGuess(std::unique_lock<std::mutex>& lock) {
   if (!matcher->status().ok()) {
     GiveUpGuesses();
   } else if (guesses == guess_before) {
-    const size_t come = size_before - guess.size();  // meanwhile
+    const size_t come = size_before - guess.size();  // tokens that came during the check
     guess.resize(std::max(same + right, come) - come);
     guess_checked = true;
   }
@@ -200,7 +201,7 @@ bool MaskAhead::Place::CheckGuess(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
-// Takes in the next token of the guess. False: nothing was left to do.
+// Accepts the next token of the guess. Returns false if there was nothing to do.
 bool MaskAhead::Place::LookAhead(std::unique_lock<std::mutex>& lock) {
   if (guess.size() <= ahead.size() || matcher == nullptr || is_heavy) return false;
   Foreseen next{.id = guess[ahead.size()], .allowed = {}, .complete = false};
@@ -220,7 +221,7 @@ bool MaskAhead::Place::LookAhead(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
-// One piece of work. False: nothing was left to do.
+// Does one piece of work. Returns false if there was nothing to do.
 bool MaskAhead::Place::WorkOnce(std::unique_lock<std::mutex>& lock) {
   const bool takes = state == State::kBusy;
   try {
@@ -231,7 +232,7 @@ bool MaskAhead::Place::WorkOnce(std::unique_lock<std::mutex>& lock) {
     matcher.reset();
     if (takes) {
       state = State::kFailed;
-      status = std::move(no_memory);  // a place fails once
+      status = std::move(no_memory);  // moved: a sequence fails only once
     } else {
       GiveUpGuesses();
     }
@@ -240,7 +241,7 @@ bool MaskAhead::Place::WorkOnce(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-// True: on_ready is asked for.
+// Returns true if on_ready must be called.
 bool MaskAhead::Place::Work() {
   std::unique_lock lock(mutex);
   while (WorkOnce(lock)) {
@@ -348,7 +349,7 @@ void MaskWorkers::Run() {
     queue_->num_heavy += is_heavy ? 1 : 0;
     lock.unlock();
     if (place->Work()) on_ready_();
-    place.reset();  // perhaps with all its states
+    place.reset();  // may free all its states
     lock.lock();
     queue_->num_heavy -= is_heavy ? 1 : 0;
     if (queue_->CanTake()) queue_->wake.notify_one();

@@ -1,5 +1,5 @@
-// Masks worked out ahead of the engine's thread: while the model computes a step, a worker takes the last token into
-// the sequence's grammar and finds out which may follow. Where that takes long only that sequence waits.
+// Computes masks ahead of the engine's thread. While the model computes a step, a worker adds the last token to the
+// sequence's grammar and computes which tokens may follow. If that takes long, only that sequence waits.
 #pragma once
 
 #include <chrono>
@@ -15,33 +15,33 @@
 
 namespace dsv4::server {
 
-// One sequence's place in a grammar. One thread, beside the worker.
+// The position of one sequence in a grammar. Used by one thread, in addition to the worker.
 class MaskAhead {
  public:
-  struct Place;  // what it shares with the worker
+  struct Place;  // the state shared with the worker
   explicit MaskAhead(std::shared_ptr<Place> place) : place_(std::move(place)) {}
-  ~MaskAhead();  // what is under way is cancelled
+  ~MaskAhead();  // cancels pending work
   MaskAhead(const MaskAhead&) = delete;
   MaskAhead& operator=(const MaskAhead&) = delete;
 
   void Accept(TokenId id);
 
-  // Tokens that may come next: how many of them the grammar allows in a row, as far as that is known by `until`. From
-  // then on a worker finds out what may follow each of these, for Accept.
+  // Proposes tokens that may come next. Returns how many of them, from the first, the grammar allows, as far as that is
+  // known by `until`. A worker then computes the masks after these tokens, so that Accept has them at once.
   size_t Foresee(std::span<const TokenId> tokens, std::chrono::steady_clock::time_point until);
 
   enum class State : uint8_t {
     kBusy,
     kReady,
-    kFree,    // the text that it began with is not the grammar's: it holds nothing
+    kFree,    // the text does not begin as the grammar requires: the sequence has no grammar
     kFailed,  // status() says why
   };
   State WaitUntil(std::chrono::steady_clock::time_point until);
 
-  // MaskWorkers' on_ready will be called when it is no longer busy. False: it is not busy.
+  // Makes MaskWorkers call on_ready when the sequence is no longer busy. Returns false if it is not busy.
   bool CallWhenReady();
 
-  // Of kReady, until the next Accept.
+  // Valid in state kReady until the next Accept.
   std::span<const uint32_t> allowed() const;  // empty: all
   bool complete() const;
 
@@ -53,18 +53,18 @@ class MaskAhead {
 
 class MaskWorkers {
  public:
-  using OnReady = std::function<void()>;  // by a worker
+  using OnReady = std::function<void()>;  // called on a worker
 
-  MaskWorkers(int num_threads, OnReady on_ready);  // throws std::system_error where the system has no more threads
+  MaskWorkers(int num_threads, OnReady on_ready);  // throws std::system_error if the system has no more threads
   ~MaskWorkers();
 
-  // `text`: what of the grammar has been written already.
+  // `text`: the part of the grammar's text that has been written already.
   std::unique_ptr<MaskAhead> Begin(const std::shared_ptr<const Grammar>& grammar, const std::string& text = "");
 
  private:
   friend class MaskAhead;
   struct Queue;
-  // Without its threads: where starting one throws, the destructor ends the others.
+  // Starts no thread. If starting one throws later, the destructor ends the others.
   explicit MaskWorkers(OnReady on_ready);
   void Run();
 

@@ -9,11 +9,11 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int kMaxGroups = 200;  // inside each other; beyond them the pattern counts as held
+constexpr int kMaxGroups = 200;  // nested; a deeper pattern counts as one that JSON strings can follow
 
 bool IsEscapedInJson(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
 
-// Reads a pattern once; each method says whether there is a text of what it has read without escaped characters.
+// Reads a pattern once. Each method returns true if some text of the part that it read has no escaped characters.
 class PatternReader {
  public:
   explicit PatternReader(std::string_view pattern) : pattern_(pattern) {}
@@ -90,7 +90,7 @@ class PatternReader {
     return plain || !counts;
   }
 
-  // Behind a backslash: whether the character is one that JSON escapes. `c`: the character, where there is one.
+  // Reads what follows a backslash. Returns true if JSON escapes that character. `c`: the character, if there is one.
   bool Escape(uint32_t* c = nullptr) {
     const uint32_t name = AtEnd() ? ' ' : Next();
     uint32_t code = name;
@@ -119,7 +119,7 @@ class PatternReader {
     return code;
   }
 
-  // A class that names what it leaves out leaves something.
+  // A negated class always leaves some characters.
   bool Class() {
     bool plain = Eat("^"), closed = false;
     while (!AtEnd() && !(closed = Eat("]"))) {
@@ -147,7 +147,7 @@ class PatternReader {
   bool looks_around_ = false, too_deep_ = false;
 };
 
-// The character of several bytes that begins at `at`, and how many they are.
+// Returns the character of several bytes at `at`, and its number of bytes.
 uint32_t CodePoint(std::string_view text, size_t at, size_t* size) {
   const auto first = static_cast<unsigned char>(text[at]);
   *size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
@@ -172,7 +172,7 @@ std::string AsciiPattern(std::string_view pattern) {
       ++i;
       continue;
     }
-    if (escaped) ascii.pop_back();  // an escape of what needs none
+    if (escaped) ascii.pop_back();  // the escape of a character that needs none
     escaped = false;
     size_t size = 0;
     std::array<char, 8> digits;

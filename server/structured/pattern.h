@@ -1,7 +1,7 @@
-// Regular expressions ("pattern" of a schema) that hold the text inside a JSON string.
+// Regular expressions (the "pattern" of a schema) for the text of a JSON string.
 //
-// A grammar made of a pattern writes its characters as they are, so what JSON escapes - the quote, the backslash,
-// control characters - cannot be among them. The grammar library leaves such characters out wherever there is a choice.
+// A grammar writes the characters of a pattern as they are. So they cannot include characters that JSON escapes: the
+// quote, the backslash, control characters. The grammar library leaves such characters out if the pattern has a choice.
 #pragma once
 
 #include <string>
@@ -9,11 +9,12 @@
 
 namespace dsv4::server {
 
-// Whether a JSON string can be held to the pattern: false where each text of it has a character that JSON escapes, and
-// where the pattern looks ahead or behind. True for what is no pattern: the library says what is wrong with it.
+// Returns true if a JSON string can follow the pattern. False if each text of the pattern has a character that JSON
+// escapes, or if the pattern looks ahead or behind. True if the pattern is not valid: the library reports the error.
 bool HoldsInJson(std::string_view pattern);
 
-// The same pattern in ASCII: from others the library makes grammars that write characters which JSON escapes.
+// Returns the same pattern in ASCII. From other patterns the library makes grammars that write characters which JSON
+// escapes.
 std::string AsciiPattern(std::string_view pattern);
 
 }  // namespace dsv4::server

@@ -16,9 +16,9 @@ constexpr std::array<std::string_view, 13> kNotEnforced = {
     "not",          "if",       "then",        "else",        "dependentRequired", "dependentSchemas",
     "dependencies", "contains", "minContains", "maxContains", "unevaluatedItems",  "$dynamicRef",
     "$recursiveRef"};
-// Where one of these stands, the grammar looks at nothing else.
+// If a schema has one of these keywords, the grammar ignores the other ones.
 constexpr std::array<std::string_view, 6> kAlone = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
-// What narrows a value down.
+// Keywords that restrict a value.
 constexpr std::array<std::string_view, 22> kNarrowing = {"$ref",
                                                          "const",
                                                          "enum",
@@ -51,10 +51,10 @@ bool Contains(const std::array<std::string_view, N>& list, std::string_view word
 }
 
 [[noreturn]] void RefuseKeyword(const std::string& path, const std::string& what) {
-  Refuse(path, path + ": " + what + " cannot be enforced; leave it out, or do without strict");
+  Refuse(path, path + ": " + what + " cannot be enforced; remove it, or remove strict");
 }
 
-// Calls visit(schema, path) for every schema right inside this one.
+// Calls visit(schema, path) for every direct subschema.
 template <typename Visit>
 void ForEachInner(const Json& schema, const std::string& path, const Visit& visit) {
   for (const char* name : {"properties", "patternProperties", "$defs", "definitions"}) {

@@ -1,4 +1,4 @@
-// JSON schemas as they come with requests, before a grammar is made of them.
+// Checks and changes the JSON schemas of requests before grammars are made of them.
 #pragma once
 
 #include <string>
@@ -7,20 +7,21 @@
 
 namespace dsv4::server {
 
-// Throws ApiError 400 that names the first keyword that the grammar would not hold the output to: for schemas that are
-// to be followed strictly. Unknown keywords are annotations.
+// For schemas that the output must follow strictly: throws ApiError 400 that names the first keyword that a grammar
+// cannot enforce. Unknown keywords are annotations.
 void CheckSchema(const Json& schema, const std::string& path);
 
-// The schema with objects that say nothing of their properties open to any: {"type": "object"} is any object, while
-// {"type": "object", "properties": {...}} holds these only.
+// Returns the schema in which objects without any statement about properties allow all properties. {"type": "object"}
+// then means any object; {"type": "object", "properties": {...}} still means these properties only.
 Json OpenFreeObjects(Json schema);
 
-// Throws ApiError 400 that names the first "pattern" that JSON strings cannot be held to (pattern.h).
+// Throws ApiError 400 that names the first "pattern" that JSON strings cannot follow (pattern.h).
 void CheckPatterns(const Json& schema, const std::string& path);
-// The same of a call's parameters, whose own texts are no JSON: what they hold inside is.
+// The same for the parameters of a call. Their own texts are not JSON, but the values inside them are.
 void CheckCallPatterns(const Json& parameters, const std::string& path);
 
-// The schema with patterns as JSON strings can be held to them; what they cannot be held to is left out.
+// Returns the schema with patterns in a form that JSON strings can follow; patterns that they cannot follow are left
+// out.
 Json MendPatterns(Json schema);
 Json MendCallPatterns(const Json& parameters);
 

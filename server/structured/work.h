@@ -1,6 +1,6 @@
-// How much work XGrammar may do in one call. Its loops, and its functions that call themselves, call
-// xgrammar::CountWork (scripts/fetch_xgrammar puts that there), which ends the call with an exception when the thread's
-// budget is used up, or most of its stack.
+// Limits the work that XGrammar may do in one call. Its loops and its recursive functions call xgrammar::CountWork
+// (scripts/fetch_xgrammar adds these calls). CountWork throws an exception if the budget of the thread, or most of its
+// stack, is used up.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ struct OutOfWork : std::runtime_error {
   const StatusCode code;
 };
 
-// The budget of this thread's calls as long as it lives.
+// The budget for the calls of this thread while the object lives.
 class WorkBudget {
  public:
   WorkBudget(double seconds, int64_t steps, const std::atomic<bool>* cancelled);
@@ -41,7 +41,7 @@ class WorkBudget {
   const double seconds_;
   const int64_t max_steps_;
   const std::atomic<bool>* const cancelled_;
-  const uintptr_t stack_end_;  // frames below it are too deep
+  const uintptr_t stack_end_;  // stack frames at lower addresses are too deep
   int64_t steps_ = 0, next_check_ = 0;
 };
 

@@ -22,9 +22,9 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int64_t kCheckEvery = 2000;  // steps: some ten microseconds
+constexpr int64_t kCheckEvery = 2000;  // steps: about ten microseconds
 
-// Of this thread's stack a quarter is left for the way back and for what is called without counting.
+// A quarter of the thread's stack remains for unwinding and for functions that do not count.
 uintptr_t StackEnd() {
   thread_local const uintptr_t end = []() -> uintptr_t {
     pthread_attr_t attributes;
@@ -59,20 +59,17 @@ WorkBudget::WorkBudget(double seconds, int64_t steps, const std::atomic<bool>* c
 
 WorkBudget::~WorkBudget() { budget_of_this_thread = nullptr; }
 
-void WorkBudget::ThrowTooDeep() {
-  throw OutOfWork(StatusCode::kInvalidArgument, "its references lead deeper than the most that is followed");
-}
+void WorkBudget::ThrowTooDeep() { throw OutOfWork(StatusCode::kInvalidArgument, "its references nest too deeply"); }
 
 void WorkBudget::Check() {
   next_check_ = steps_ + kCheckEvery;
-  if (cancelled_ != nullptr && *cancelled_) throw OutOfWork(StatusCode::kCancelled, "it is no longer wanted");
+  if (cancelled_ != nullptr && *cancelled_) throw OutOfWork(StatusCode::kCancelled, "it was cancelled");
   if (steps_ > max_steps_) {
     throw OutOfWork(StatusCode::kInvalidArgument,
-                    "it takes more than " + std::to_string(max_steps_) + " steps of work, the most that is done");
+                    "it takes more than " + std::to_string(max_steps_) + " steps of work, the limit");
   }
   if (std::chrono::steady_clock::now() > end_) {
-    throw OutOfWork(StatusCode::kInvalidArgument,
-                    "it takes longer than " + Decimal(seconds_) + " s, the most that it may");
+    throw OutOfWork(StatusCode::kInvalidArgument, "it takes longer than " + Decimal(seconds_) + " s, the limit");
   }
 }
 

@@ -223,8 +223,8 @@ class Structured(ServerTestCase):
         refuse("looks ahead", "response_format.json_schema.schema.properties.a", response_format=json_schema(
             {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)y"}}}))
         refuse("is missing", "response_format.json_schema.schema", response_format={"type": "json_schema", "json_schema": {"name": "x"}})
-        refuse("contradicts", "guided_regex", response_format={"type": "json_object"}, extra_body={"guided_regex": "a"})
-        refuse("beginning", "response_format", response_format={"type": "json_object"},
+        refuse("both set the form of the output", "guided_regex", response_format={"type": "json_object"}, extra_body={"guided_regex": "a"})
+        refuse("begins the reply", "response_format", response_format={"type": "json_object"},
                messages=[*HELLO, {"role": "assistant", "content": "{", "prefix": True}])
         refuse('"uniqueItems"', "tools.f.parameters.properties.a", tool_choice="required",
                tools=[{"type": "function", "function": {"name": "f", "strict": True, "parameters": {
@@ -272,7 +272,7 @@ class Hostile(ServerTestCase):
                                                                  "temperature": 0, "logit_bias": {str(eos): -100}})] * 3
             results = in_parallel([lambda: self.stream(15), *asks])
             for reply in results[1:]:
-                self.refused(reply, 400, "too much work", "the most")
+                self.refused(reply, 400, "too much work", "the limit")
             return results[0], max(1, 5 * alone) * SLOWNESS
 
         self.assertLess(*best_of(5, lambda found: found[0] < found[1], beside_others))  # unbounded: ten seconds and growing
@@ -284,7 +284,7 @@ class Hostile(ServerTestCase):
         chats = [lambda: (time.sleep(1), self.chat(max_tokens=1), time.time())[-1]] * 4
         results = in_parallel([*asks, *chats])
         for reply, _ in results[:2]:
-            self.refused(reply, 400, "response_format", "the most")
+            self.refused(reply, 400, "response_format", "the limit")
         self.assertLess(max(results[2:]), min(end for _, end in results[:2]))  # while both threads for grammars were busy
         names = iter("vwxyz")
 
