@@ -29,27 +29,26 @@ void AnnounceWarnings(const Log& log, const ServerOptions& options, const ModelI
                       bool loopback) {
   if (model.vocab_size > tokenizer.vocab_size()) {
     log.Line(LogLevel::kWarning, "warning",
-             {{"what", "the model's vocabulary has " + std::to_string(model.vocab_size) + " ids, the tokenizer " +
-                           std::to_string(tokenizer.vocab_size()) + ": ids beyond them have no text"}});
+             {{"what", "the model has " + std::to_string(model.vocab_size) + " token ids but the tokenizer has " +
+                           std::to_string(tokenizer.vocab_size()) + "; ids above that have no text"}});
   }
   if (options.api_keys.empty() && !loopback) {
     log.Line(LogLevel::kWarning, "warning",
-             {{"what", "no API key is asked for, and " + options.host +
-                           " can be reached by other machines: whoever reaches it may use it; --api-key-file sets "
-                           "keys"}});
+             {{"what", "no API key is set and other machines can reach " + options.host +
+                           ", so anyone who can reach it may use it; set keys with --api-key-file"}});
   }
   if (!options.api_keys.empty() && !loopback && options.tls_cert.empty()) {
     log.Line(LogLevel::kWarning, "warning",
-             {{"what",
-               "keys and texts go over the network as they are; --tls-cert, or a proxy in front, encrypts "
-               "them"}});
+             {{"what", "API keys and texts cross the network unencrypted; use --tls-cert, or a proxy with TLS"}});
   }
   if (options.wide_steps) {
     const std::string most = std::to_string(kMaxDecodeRows);
-    log.Line("note", {{"what", "steps of more than " + most +
-                                   " sequences take other kernels: the last bits of a token's probabilities then "
-                                   "depend on how many run; --max-concurrent " +
-                                   most + " keeps them apart"}});
+    log.Line(
+        "note",
+        {{"what", "steps with more than " + most +
+                      " sequences use other kernels, so the last bits of probabilities depend on the number of running "
+                      "sequences; --max-concurrent " +
+                      most + " avoids that"}});
   }
 }
 
@@ -100,9 +99,10 @@ Status CheckKvBudget(int64_t budget_bytes, const ModelInfo& model) {
   const int64_t least = model.kv_fixed_bytes +
                         static_cast<int64_t>(static_cast<double>(server::kKvPageTokens) * model.kv_bytes_per_token);
   if (budget_bytes >= least) return {};
-  return InvalidArgument("--kv-budget is " + std::to_string(budget_bytes) + " bytes: no sequence fits; one takes " +
-                         std::to_string(least) + " with its first " + std::to_string(server::kKvPageTokens) +
-                         " tokens, and more for each that runs beside it");
+  return InvalidArgument("--kv-budget is " + std::to_string(budget_bytes) +
+                         " bytes, too small for one sequence; give at least " + std::to_string(least) +
+                         " bytes: a sequence with its first " + std::to_string(server::kKvPageTokens) +
+                         " tokens, more for each sequence that runs at the same time");
 }
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-// The first lines of the log: what is served, and within which limits.
+// The first lines of the log: the served model and its limits.
 #pragma once
 
 #include "dsv4/engine.h"
@@ -9,7 +9,7 @@
 
 namespace dsv4::server {
 
-// The last of them says where the server listens, when it does.
+// The last line says where the server listens, once it does.
 void Announce(const Log& log, const ServerOptions& options, const ModelInfo& model, const Tokenizer& tokenizer,
               const HttpServer& http);
 

@@ -17,7 +17,7 @@ std::chrono::milliseconds ToMilliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// An origin that no browser sends would keep out all pages without a word.
+// A value that no browser sends as an origin would silently lock out all pages.
 Status CheckOrigin(const std::string& origin) {
   if (origin.empty() || origin == "*" || origin == "null") return {};
   const size_t scheme = origin.find("://");
@@ -25,9 +25,10 @@ Status CheckOrigin(const std::string& origin) {
       origin.find_first_of("/ ,", scheme + 3) == std::string::npos) {
     return {};
   }
-  return InvalidArgument("--cors-origin is '" + origin +
-                         "'; accepted: one origin as browsers write it, for example https://chat.example (in lower "
-                         "case, nothing behind the host but a port), or *");
+  return InvalidArgument(
+      "--cors-origin is '" + origin +
+      "'; accepted: one origin as browsers send it, for example https://chat.example (lower case, after the "
+      "host only a port), or *");
 }
 
 }  // namespace

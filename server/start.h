@@ -1,4 +1,4 @@
-// What a server takes of the machine when it starts: addresses and a folder.
+// The resources that a server takes when it starts: addresses and a folder.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace dsv4::server {
 
 HttpOptions MakeHttpOptions(const ServerOptions& options);
 
-// The folder of --kv-disk, made where it is not there; null: none is named. Errors: kInvalidArgument.
+// Locks the folder of --kv-disk and makes it if it is missing. Null if --kv-disk is not set. Errors: kInvalidArgument.
 Result<std::unique_ptr<FolderLock>> TakeDiskFolder(const ServerOptions& options);
 
 }  // namespace dsv4::server

@@ -36,7 +36,7 @@ std::string AnnouncedWith(int64_t vocab_size) {
 TEST(Announce, IdsBeyondTheTokenizersAreAWarning) {
   const int64_t known = NanoTokenizer().vocab_size();
   const std::string warned = AnnouncedWith(known + 1);
-  EXPECT_NE(warned.find("ids beyond them have no text"), std::string::npos) << warned;
+  EXPECT_NE(warned.find("ids above that have no text"), std::string::npos) << warned;
   EXPECT_NE(warned.find(std::to_string(known + 1)), std::string::npos) << warned;
   const std::string silent = AnnouncedWith(known);
   EXPECT_EQ(silent.find("have no text"), std::string::npos) << silent;
