@@ -91,7 +91,7 @@ Status Scheduler::Submit(const std::shared_ptr<Job>& job) {
     if (bytes > static_cast<double>(options_.kv_budget_bytes)) {
       return InvalidArgument("a prompt of " + std::to_string(spec.prompt->size()) + " tokens needs " +
                              std::to_string(static_cast<int64_t>(bytes)) + " bytes of KV, more than the budget of " +
-                             std::to_string(options_.kv_budget_bytes) + "; the server's --kv-budget sets it");
+                             std::to_string(options_.kv_budget_bytes) + " bytes (--kv-budget)");
     }
   }
   for (int i = 0; i < static_cast<int>(count); ++i) sequences.push_back(std::make_unique<Sequence>(job, i, tokenizer_));
@@ -253,7 +253,7 @@ void Scheduler::DropEnded() {
   const auto check = [&](Sequence& s) {
     if (s.job->cancelled) return End(s, FinishReason::kCancelled);
     if (s.job->deadline && now > *s.job->deadline) {
-      End(s, FinishReason::kError, Cancelled("the request ran out of time"));
+      End(s, FinishReason::kError, Cancelled("the request timed out"));
     }
   };
   for (auto& s : waiting_) check(*s);

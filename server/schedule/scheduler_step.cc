@@ -201,9 +201,9 @@ void Scheduler::TakeTime(int64_t generating, int64_t prompt_tokens) {
       next_warning_ = now + kWarnAgain;
       if (options_.on_warning) {
         options_.on_warning("a step of " + std::to_string(generating) + " sequences without prompts takes " +
-                            std::to_string(static_cast<int64_t>(1000 * seconds)) + " ms: --max-gap " +
+                            std::to_string(static_cast<int64_t>(1000 * seconds)) + " ms, longer than --max-gap " +
                             std::to_string(static_cast<int64_t>(1000 * options_.max_gap_s)) +
-                            " cannot be kept; lower --max-concurrent or raise it");
+                            " ms: lower --max-concurrent or raise --max-gap");
       }
     }
   }
