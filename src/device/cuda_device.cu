@@ -211,7 +211,7 @@ class CudaDevice : public Device {
     return faults_.status();
   }
   Status status() const override { return faults_.status(); }
-  void Fail(const std::string& why) override { faults_.Note("as if", why); }
+  void Fail(const std::string& why) override { faults_.Note("simulated", why); }
   int64_t Mark() override {
     const OnGpu on(index_);
     cudaEvent_t event = nullptr;

@@ -161,8 +161,8 @@ class GpuExchange : public Exchange {
     uint32_t base = 0;
     DSV4_RETURN_IF_ERROR(
         StatusOfCuda(cudaMemcpyAsync(&base, &first.state->base, sizeof base, cudaMemcpyDeviceToHost, Stream(first)),
-                     first.gpu.index, "exchange memory"));
-    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(Stream(first)), first.gpu.index, "exchange memory"));
+                     first.gpu.index, "memory of collectives"));
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(Stream(first)), first.gpu.index, "memory of collectives"));
     return base >> 31 != 0 ? Rewind() : Status{};
   }
 
@@ -224,14 +224,14 @@ class GpuExchange : public Exchange {
       const ExchangeState state{.base = base,
                                 .timeout_ns = static_cast<uint64_t>(std::max(0.0, options().timeout_s) * 1e9)};
       DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemsetAsync(r.memory, 0, static_cast<size_t>(MemoryBytes()), Stream(r)),
-                                        r.gpu.index, "exchange memory"));
+                                        r.gpu.index, "memory of collectives"));
       DSV4_RETURN_IF_ERROR(
           StatusOfCuda(cudaMemcpyAsync(r.state, &state, sizeof state, cudaMemcpyHostToDevice, Stream(r)), r.gpu.index,
-                       "exchange memory"));
+                       "memory of collectives"));
     }
     for (Rank& r : ranks_) {
       const OnGpu on(r.gpu.index);
-      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(Stream(r)), r.gpu.index, "exchange memory"));
+      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(Stream(r)), r.gpu.index, "memory of collectives"));
     }
     return {};
   }
@@ -254,7 +254,7 @@ class GpuExchange : public Exchange {
 
   static cudaStream_t Stream(const Rank& r) { return static_cast<cudaStream_t>(r.gpu.stream); }
   static void Note(const ExecContext& ctx, cudaError_t error) {
-    if (error != cudaSuccess) NoteCudaError(ctx, error, "exchange between GPUs");
+    if (error != cudaSuccess) NoteCudaError(ctx, error, "collective between GPUs");
   }
   int64_t MemoryBytes() const { return ExchangeBytes(room_, count(), transport()); }
 
@@ -262,20 +262,20 @@ class GpuExchange : public Exchange {
     const OnGpu on(r.gpu.index);
     const int gpu = r.gpu.index;
     const auto bytes = static_cast<size_t>(MemoryBytes());
-    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMalloc(&r.state, sizeof(ExchangeState)), gpu, "exchange memory"));
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMalloc(&r.state, sizeof(ExchangeState)), gpu, "memory of collectives"));
     DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaEventCreateWithFlags(&r.queued, cudaEventDisableTiming), gpu, "event"));
     if (transport() == ExchangeTransport::kEvents) {
-      return StatusOfCuda(cudaMalloc(&r.memory, bytes), gpu, "exchange memory");
+      return StatusOfCuda(cudaMalloc(&r.memory, bytes), gpu, "memory of collectives");
     }
     DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaEventCreateWithFlags(&r.ended, cudaEventDisableTiming), gpu, "event"));
     DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamCreateWithFlags(&r.copies, cudaStreamNonBlocking), gpu, "stream"));
-    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMalloc(&r.early_count, 8), gpu, "exchange memory"));
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMalloc(&r.early_count, 8), gpu, "memory of collectives"));
     // A separate pool: only this memory is mapped into the peers, not every allocation of the program.
     cudaMemPoolProps properties = {};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
     properties.location.id = gpu;
-    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemPoolCreate(&r.pool, &properties), gpu, "exchange memory"));
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemPoolCreate(&r.pool, &properties), gpu, "memory of collectives"));
     for (const Rank& peer : ranks_) {
       if (peer.gpu.index == gpu) continue;
       int can = 0;
@@ -283,7 +283,7 @@ class GpuExchange : public Exchange {
         cudaGetLastError();
         return Unsupported(StrCat(
             "GPU ", peer.gpu.index, " has no access to the memory of GPU ", gpu,
-            " (PCIe access control, an IOMMU or a virtual machine in the way); use one GPU, or --exchange events"));
+            " (PCIe access control, an IOMMU or a virtual machine in the way); use one GPU, or --collectives events"));
       }
       cudaMemAccessDesc access = {};
       access.location.type = cudaMemLocationTypeDevice;
@@ -292,8 +292,8 @@ class GpuExchange : public Exchange {
       DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemPoolSetAccess(r.pool, &access, 1), gpu, "access of the peers"));
     }
     DSV4_RETURN_IF_ERROR(
-        StatusOfCuda(cudaMallocFromPoolAsync(&r.memory, bytes, r.pool, Stream(r)), gpu, "exchange memory"));
-    return StatusOfCuda(cudaStreamSynchronize(Stream(r)), gpu, "exchange memory");
+        StatusOfCuda(cudaMallocFromPoolAsync(&r.memory, bytes, r.pool, Stream(r)), gpu, "memory of collectives"));
+    return StatusOfCuda(cudaStreamSynchronize(Stream(r)), gpu, "memory of collectives");
   }
 
   // Probes every pair in both directions at once. Ends by itself, also if a link is broken.
@@ -329,7 +329,7 @@ class GpuExchange : public Exchange {
                                     ranks_[p].gpu.index,
                                     " though the driver grants access (PCIe access control, an IOMMU or a virtual "
                                     "machine in the way); use one GPU, or "
-                                    "--exchange events"));
+                                    "--collectives events"));
       }
     }
     return status;
@@ -357,7 +357,7 @@ Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu> g
   for (size_t a = 0; a < gpus.size() && transport == ExchangeTransport::kWords; ++a) {
     for (size_t b = 0; b < a; ++b) {
       if (gpus[a].index == gpus[b].index)
-        return InvalidArgument(StrCat("GPU ", gpus[a].index, " stands for two ranks: those exchange by events only"));
+        return InvalidArgument(StrCat("GPU ", gpus[a].index, " has two ranks: they need collectives by events"));
     }
   }
   auto exchange = std::make_unique<GpuExchange>(gpus, transport, options);

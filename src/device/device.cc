@@ -47,7 +47,7 @@ class CpuDevice : public Device {
   void Clear(void* dst, int64_t bytes) override { std::memset(dst, 0, static_cast<size_t>(bytes)); }
   Status Synchronize() override { return faults_.status(); }
   Status status() const override { return faults_.status(); }
-  void Fail(const std::string& why) override { faults_.Note("as if", why); }
+  void Fail(const std::string& why) override { faults_.Note("simulated", why); }
   int64_t Mark() override { return 0; }
   Status Wait(int64_t) override { return faults_.status(); }
   bool Reached(int64_t) override { return true; }

@@ -39,7 +39,7 @@ Exchange::Exchange(int count, ExchangeOptions options) : count_(count), options_
 }
 
 std::string Exchange::SiteName(int64_t site) const {
-  return options_.site_name ? options_.site_name(site) : StrCat("exchange ", site);
+  return options_.site_name ? options_.site_name(site) : StrCat("collective ", site);
 }
 
 Status Exchange::StatusOf(const ExchangeFailure& f) const {

@@ -41,7 +41,7 @@ struct ExchangeOptions {
   int64_t early = 0;
   uint32_t first = 0;              // collectives that count as done: tests begin near the largest tags
   std::string rank_name = "rank";  // "GPU" makes "GPU 1 sent nothing to GPU 0"
-  std::function<std::string(int64_t site)> site_name;  // "layer 17, experts"; not set: "exchange 34"
+  std::function<std::string(int64_t site)> site_name;  // "layer 17, experts"; not set: "collective 34"
 };
 
 // A wait that ran out of time.

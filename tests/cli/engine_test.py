@@ -143,7 +143,7 @@ class Engine(CliTestCase):
         ids = ["--token-ids", self.ids]
         for command in (["generate", *ids, "-n", "1"], ["logits", *ids, "-o", self.tmp / "x"], ["perplexity", *ids],
                         ["bench"], ["inspect"], ["inspect", "--plan"]):
-            self.fails(1, [f"--ctx is {own + 1}", f"more than the model's own {own} tokens"], *command, *self.model,
+            self.fails(1, [f"--ctx is {own + 1}", f"above the model's limit of {own} tokens"], *command, *self.model,
                        "--ctx", own + 1)
         self.assertFalse((self.tmp / "x").exists())
         self.ok("generate", *self.model, *ids, "-n", "1", "--ignore-eos", "--ctx", own)
@@ -152,7 +152,7 @@ class Engine(CliTestCase):
     def test_what_only_ranks_do_is_refused_without_them(self):
         args = ["generate", *self.model, "--token-ids", self.ids, "-n", "1"]
         self.fails(2, "cpu names one", *args, "--check-ranks")
-        self.fails(1, "whose ranks are threads", *args, "--device", "cpu*2", "--exchange", "events")
+        self.fails(1, "--collectives events needs GPUs", *args, "--device", "cpu*2", "--exchange", "events")
 
     def test_perplexity_of_token_ids(self):
         args = ["perplexity", *self.model, "--token-ids", self.ids, "--json"]

@@ -404,7 +404,7 @@ TEST(CudaExchange, ADeadGpuIsNamedAndTheStepDrains) {
   });
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(), 2);
   EXPECT_THAT(ranks.exchange().status().message(),
-              ::testing::HasSubstr("GPU 1 sent nothing to GPU 0 for 0.3 s (exchange 0)"));
+              ::testing::HasSubstr("GPU 1 sent nothing to GPU 0 for 0.3 s (collective 0)"));
 }
 
 TEST(CudaExchange, AFailureOfTheHostEndsPollsAtOnce) {
@@ -430,7 +430,7 @@ TEST(CudaExchange, WordsNeedAGpuARank) {
   const auto opened = OpenGpuExchange(std::vector<ExchangeGpu>{gpu, gpu}, ExchangeTransport::kWords,
                                       {.elements = 4096});
   ASSERT_FALSE(opened.ok());
-  EXPECT_EQ(opened.status().message(), "GPU 0 stands for two ranks: those exchange by events only");
+  EXPECT_EQ(opened.status().message(), "GPU 0 has two ranks: they need collectives by events");
 }
 
 }  // namespace

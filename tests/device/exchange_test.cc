@@ -128,8 +128,8 @@ TEST(Exchange, AFailureWaitsForThoseWhoRead) {
 TEST(Exchange, RanksAtDifferentSitesAreAMistakeThatIsNamed) {
   Exchange exchange(2, {.timeout_s = 60});
   RunRanks(exchange, [&](const ExecContext&, int rank) { EXPECT_FALSE(exchange.Meet(rank, 5 + rank, nullptr)); });
-  EXPECT_THAT(exchange.status().message(), HasSubstr("exchange 5"));
-  EXPECT_THAT(exchange.status().message(), HasSubstr("exchange 6"));
+  EXPECT_THAT(exchange.status().message(), HasSubstr("collective 5"));
+  EXPECT_THAT(exchange.status().message(), HasSubstr("collective 6"));
   EXPECT_THAT(exchange.status().message(), HasSubstr("different steps"));
 }
 

@@ -159,7 +159,7 @@ TEST(RestartOfRanks, AllAreOpenedAnewWhereOneFails) {
   EXPECT_TRUE(session->Append(tokens, LogitRows::kLast, &first).ok());
   const Status failed = session->Append(tokens, LogitRows::kLast, &again);
   EXPECT_EQ(failed.code(), StatusCode::kInternal);
-  EXPECT_TRUE(failed.message().starts_with("rank 1 (behind ")) << failed.message();
+  EXPECT_TRUE(failed.message().starts_with("rank 1 (after ")) << failed.message();
   EXPECT_EQ(engine->health().message(), failed.message());
   session.reset();
   ::unsetenv("DSV4_FAIL_DEVICE_AFTER");

@@ -142,7 +142,7 @@ TEST(EngineRanks, RowsThatDifferAreFoundWhereThatIsAsked) {
   ASSERT_TRUE(session->Append(SomeTokens(20, 1, 4096), LogitRows::kNone, nullptr).ok());
   static_cast<SessionImpl&>(*session).caches().of(1).fixed()[0] ^= 1;
   const Status status = session->Append(SomeTokens(1, 2, 4096), LogitRows::kNone, nullptr);
-  EXPECT_EQ(status.message(), "rank 1: its KV rows differ from rank 0's from byte 0 on; please report this");
+  EXPECT_EQ(status.message(), "rank 1: its KV rows differ from rank 0's, first at byte 0; please report this");
   EXPECT_EQ(engine->health().message(), status.message());
 }
 
@@ -283,7 +283,7 @@ TEST(RanksFaults, MemoryThatRunsOutOnOneRankEndsTheStepOnAll) {
       0);
   const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(status.message(), HasSubstr("rank 3 (behind place 4): no memory for this step"));
+  EXPECT_THAT(status.message(), HasSubstr("rank 3 (after place 4): no memory for this step"));
   EXPECT_EQ(ranks->status().message(), status.message());
   EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}, {}).message(), status.message());  // and does not hang
 }
@@ -303,7 +303,7 @@ TEST(RanksFaults, ADeviceThatFailsIsNamedAndNobodyWaitsForIt) {
   EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}, {}).ok());
   const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
   EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_THAT(status.message(), HasSubstr("rank 2 (behind place 19): the CPU failed (as if: DSV4_FAIL_DEVICE_AFTER)"));
+  EXPECT_THAT(status.message(), HasSubstr("rank 2 (after place 19): the CPU failed (simulated: DSV4_FAIL_DEVICE_AFTER)"));
   EXPECT_EQ(ranks->status().message(), status.message());
   EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}, {}).message(), status.message());
 }
@@ -324,7 +324,7 @@ TEST(RanksFaults, ResultsOfAStepMustBeTheSameOnAllRanks) {
   EXPECT_THAT(*same, testing::ElementsAre(5, 7, 9));
   const Status status = ResultsOf(*ranks, /*other=*/2).status();
   EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_EQ(status.message(), "rank 2: its step gave 8 where rank 0's gave 7; please report this");
+  EXPECT_EQ(status.message(), "rank 2: its step returned 8 and rank 0's returned 7; please report this");
   EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}, {}).message(), status.message());
 }
 

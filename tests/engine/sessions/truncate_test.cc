@@ -80,9 +80,9 @@ TEST_F(Truncate, RefusesWhatTheRingsNoLongerHold) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
     EXPECT_EQ(of.tokens().size(), before);
   };
-  refused(*session, 301, "cannot cut a session of 300 tokens to 301");
+  refused(*session, 301, "cannot truncate a session of 300 tokens to 301");
   refused(*session, -1, "to -1");
-  refused(*session, 291, "has had 300 tokens to 291: it takes back 8 at most");
+  refused(*session, 291, "has had 300 tokens to 291: it can remove at most 8 of them");
   EXPECT_TRUE(session->Truncate(300).ok());
   EXPECT_TRUE(session->Truncate(294).ok());
   refused(*session, 291, "has had 300");  // what is gone counts

@@ -54,7 +54,7 @@ TEST(Inspect, ContextLimitIsAtMostTheModels) {
   const auto beyond = Inspect({.model_dir = dir.path(), .max_context = 1048577});
   EXPECT_EQ(beyond.status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(beyond.status().message(),
-            "--ctx is 1048577, more than the model's own 1048576 tokens; leave it out, or give less");
+            "--ctx is 1048577, above the model's limit of 1048576 tokens; remove it, or lower it");
   EXPECT_EQ(Engine::Load({.model_dir = dir.path(), .max_context = 1048577}).status().message(),
             beyond.status().message());
 }
