@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The disk's own speed with a checkpoint's files: plain O_DIRECT reads, to compare `dsv4 bench --first-token` with.
+"""Measures the read rate of a disk with the files of a checkpoint: plain O_DIRECT reads, to compare with
+`dsv4 bench --first-token`.
 
-  bench/disk_rate.py DIR                      one JSON line: one reader of 8 MiB at a time in order, and 16 readers of 2 MiB
-  bench/disk_rate.py DIR --sequential-only    the former alone
+  bench/disk_rate.py DIR                      prints a JSON line: 1 reader of 8 MiB blocks, then 16 readers of 2 MiB
+  bench/disk_rate.py DIR --sequential-only    1 reader only
 """
 import glob
 import json
@@ -14,7 +15,7 @@ import time
 
 
 def read_all(files, size, readers):
-    """Reads the files block by block in order, `readers` blocks at a time; bytes a second."""
+    """Reads the files block by block in order, `readers` blocks at a time. Returns bytes per second."""
     opened = [(os.open(f, os.O_RDONLY | os.O_DIRECT), os.path.getsize(f)) for f in files]
     blocks = [(fd, at) for fd, length in opened for at in range(0, length, size)]
     lock, position, done = threading.Lock(), [0], [0]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Where a pass's time goes, from the records of bench/cuda/kernel_times.cc.
+"""Shows how the time of a pass divides among kernels, from the records of bench/cuda/kernel_times.cc.
 
     kernel_times.py FILE LAYERS [--holds KERNEL] [--rows N] [--json]
 
-A pass begins with EmbedKernel. Of those that hold KERNEL (default: SampleKernel, so decode steps) the median one is told, for each
-GPU: by kernel the microseconds a layer by which it moves the end of the pass on - what runs beside a longer one counts nothing -
-and how often it runs a layer.
+A pass begins with EmbedKernel. The script takes the passes that contain KERNEL (default: SampleKernel, so decode steps)
+and prints the median pass of each GPU. For each kernel it prints the microseconds per layer by which the kernel moves
+the end of the pass, and the number of runs per layer. A kernel that overlaps a longer one counts nothing.
 """
 
 import argparse
@@ -18,13 +18,13 @@ FIRST = "EmbedKernel"
 
 
 def short_name(mangled):
-    """OneTokenKernel of _ZN4dsv411tile_linear14OneTokenKernelILNS..."""
+    """Returns OneTokenKernel for _ZN4dsv411tile_linear14OneTokenKernelILNS..."""
     names = re.findall(r"\d([A-Z][A-Za-z0-9]*?Kernel)", mangled)
     return names[0] if names else mangled[:40]
 
 
 def read(path):
-    """{GPU: [(begin, end, name)] by begin}"""
+    """Returns {GPU: [(begin, end, name)]}, sorted by begin."""
     records = collections.defaultdict(list)
     with open(path) as file:
         for number, line in enumerate(file, 1):
@@ -36,7 +36,7 @@ def read(path):
 
 
 def median_pass(rows, holds):
-    """The median of the whole passes that hold a kernel, by time; and how many there are."""
+    """Returns the pass of median time among those that contain kernel `holds`, and their number."""
     cuts = [i for i, row in enumerate(rows) if row[2] == FIRST] + [len(rows)]
     passes = [rows[a:b] for a, b in zip(cuts, cuts[1:])]
     passes = [p for p in passes if any(name == holds for _, _, name in p)]
@@ -45,7 +45,7 @@ def median_pass(rows, holds):
 
 
 def shares(rows):
-    """({kernel: nanoseconds by which it moves the end on}, {kernel: times})"""
+    """Returns ({kernel: nanoseconds by which it moves the end}, {kernel: number of runs})."""
     moved, times, last = collections.Counter(), collections.Counter(), rows[0][0]
     for begin, end, name in rows:
         times[name] += 1
@@ -64,7 +64,7 @@ def main():
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.layers < 1:
-        parser.error("LAYERS is the number of the model's layers, 1 at least")
+        parser.error("LAYERS is the number of layers of the model: at least 1")
     found = False
     for gpu, rows in read(options.file).items():
         one, count = median_pass(rows, options.holds)

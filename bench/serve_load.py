@@ -1,25 +1,24 @@
 #!/usr/bin/env python3
-"""What `dsv4 serve` makes of the engine's speed: many streams at once, beside `dsv4 bench` in one session. Needs the standard
-library only.
+"""Compares `dsv4 serve` with many streams at once to `dsv4 bench` in one session. Needs only the standard library.
 
     serve_load.py BINARY [--streams 1,8,32,64,128] [--prompts 512,4000] [--tokens 128,16] [--goal throughput]
                   [--bench FILE] [--seconds 0] MODEL FLAGS ...
     e.g. bench/serve_load.py build/release/dsv4 --device cuda --synthetic flash --layers 36 --kv-budget 5GiB
 
-A JSON object a line, as it is measured. First the bench (prefill of each length and of a full chunk, decode of each number of
-streams), or with --bench those of an earlier run's output; then for each length and each number of streams that arrive at
-once, with prompts that nobody has sent before:
+Prints one JSON object per line. The first has the figures of the bench (prefill of each length and of a full chunk,
+decode of each number of streams); --bench takes them from the output of an earlier run. Then comes an object for each
+prompt length and each number of streams that arrive at once. No prompt was sent before.
 
     first_token_s     median, P99 and last of the times to the first token
     gap_ms            median and P99 of the times between two tokens
-    tokens_per_s      of all streams while all of them write (null: they never do), and of_bench, its share of the bench's decode
-    prefill_per_s     prompt tokens a second up to the last first token, and of_bench
-    times_of_prefill  the median and the last first token, in times of what the prefill of all prompts takes by itself
-    bars              what is asked of this row, and whether it holds
+    tokens_per_s      of all streams while all generate (null: never), and of_bench, its share of the bench's decode
+    prefill_per_s     prompt tokens per second up to the last first token, and of_bench
+    times_of_prefill  the median and last time to the first token, divided by the time of the prefill of all prompts
+    bars              the requirements for this row, and whether each holds
 
-By itself the prefill of all prompts runs at the bench's rate for as many tokens as a step may take of them, computed as those of
-such a prompt are (docs/dev/decisions/0008-regimes.md: short ones with two numbers an input, however many share a pass). --seconds:
-what would begin later than this is left out, and named at the end. Exit status 1: a bar does not hold.
+The time of the prefill of all prompts follows from the bench's rate for a step of the same size and regime
+(docs/dev/decisions/0008-regimes.md: short prompts have two terms per input, however many share a pass). --seconds:
+cases that would begin later are skipped, and named at the end. Exits 1 if a bar does not hold.
 """
 
 import argparse
@@ -36,10 +35,10 @@ from pathlib import Path
 VOCABULARY = 4096  # ids that every model has
 HERE = Path(__file__).resolve().parent
 BEGIN = time.monotonic()
-DECODE, PREFILL, MEDIAN, LAST = 0.97, 0.80, 0.8, 1.4  # bars; the latter two where AT_ONCE prompts arrive
+DECODE, PREFILL, MEDIAN, LAST = 0.97, 0.80, 0.8, 1.4  # bars; MEDIAN and LAST only for AT_ONCE prompts
 AT_ONCE = 64
 SHORT = 1024  # prompts up to here are computed with --prompt-inputs two on a GPU
-SERVE_ONLY = {"--kv-budget", "--max-concurrent", "--max-gap"}  # flags that bench does not know
+SERVE_ONLY = {"--kv-budget", "--max-concurrent", "--max-gap"}  # flags that `dsv4 bench` does not have
 
 
 def numbers(text):
@@ -55,11 +54,12 @@ def arguments():
     parser.add_argument("binary")
     parser.add_argument("--streams", type=numbers, default=[1, 8, 32, 64, 128])
     parser.add_argument("--prompts", type=numbers, default=[512, 4000])
-    parser.add_argument("--tokens", type=numbers, default=[128, 16], help="that each stream writes, for each of the prompts")
-    parser.add_argument("--chunk", type=int, default=None, help="--prefill-chunk (default: the device's)")
+    parser.add_argument("--tokens", type=numbers, default=[128, 16],
+                        help="output tokens of each stream, for each prompt length (default 128,16)")
+    parser.add_argument("--chunk", type=int, default=None, help="--prefill-chunk (default: that of the device)")
     parser.add_argument("--goal", default="throughput")
-    parser.add_argument("--bench", help="take the bench's figures from this output")
-    parser.add_argument("--seconds", type=float, default=0, help="0: no limit")
+    parser.add_argument("--bench", help="file with the output of an earlier run: its bench figures are used")
+    parser.add_argument("--seconds", type=float, default=0, help="time limit for starting cases (default 0: none)")
     options, flags = parser.parse_known_args()
     if options.chunk is None:
         options.chunk = 4096 if any(flag.startswith("cuda") for flag in flags) else 512
@@ -68,7 +68,7 @@ def arguments():
 
 
 class Stream(threading.Thread):
-    """One request; the times at which its tokens arrived."""
+    """One request, and the times at which its tokens arrived."""
 
     def __init__(self, server, ids, tokens, begin):
         super().__init__(daemon=True)
@@ -107,7 +107,7 @@ def load(server, count, length, tokens, seed):
         stream.join()
     for stream in streams:
         if len(stream.times) < tokens:
-            sys.exit("a stream broke off: %r\n%s" % (stream.head, server.read_log()[-2000:]))
+            sys.exit("a stream ended early: %r\n%s" % (stream.head, server.read_log()[-2000:]))
     start = min(s.start_time for s in streams)
     first = [s.times[0] - start for s in streams]
     gaps = [b - a for s in streams for a, b in zip(s.times, s.times[1:])]
@@ -128,11 +128,11 @@ def run_bench(options, flags, *more):
             say("bench", line.strip()[:110])
             yield json.loads(line)
     if process.returncode != 0:
-        sys.exit("%s ended with %d" % (" ".join(command), process.returncode))
+        sys.exit("%s: exit status %d" % (" ".join(command), process.returncode))
 
 
 class Bench:
-    """Tokens a second of streams by their number, and of prompts by length and tokens of a pass."""
+    """Tokens per second of decode, by number of streams, and of prefill, by regime and tokens of a pass."""
 
     def __init__(self, prefill, decode):
         self.prefill, self.decode = prefill, {int(k): v for k, v in decode.items()}
@@ -147,7 +147,7 @@ class Bench:
 
     @staticmethod
     def key(length, tokens, flags):
-        """Which way such a prompt is computed, and the tokens of a pass."""
+        """Returns the regime of such a prompt and the tokens of a pass, as one string."""
         short = length <= SHORT and "--prompt-inputs" not in flags and any(f.startswith("cuda") for f in flags)
         return "%s %d" % ("short" if short else "long", tokens)
 
@@ -158,7 +158,7 @@ class Bench:
         prefill, decode = {}, {}
         for kind in ["long", "short"]:
             lengths = sorted({int(key.split()[1]) for key in keys if key.startswith(kind)})
-            # Decode comes with the first of them: a model is loaded for each.
+            # Decode runs with the first kind, because each run loads a model.
             first = not decode
             if not lengths and not first:
                 continue
@@ -190,10 +190,10 @@ class Bench:
 
 
 def measure(server, bench, options, flags):
-    """Prints a row for each case; those that a bar failed for, and those that were left out."""
+    """Prints a row for each case. Returns the failed bars and the skipped cases."""
     failed, left = [], []
     for count in options.streams:
-        load(server, count, 8, 6, count)  # warms up: steps of that size are recorded
+        load(server, count, 8, 6, count)  # warm-up: captures the CUDA graphs of that size
     for length, tokens in zip(options.prompts, options.tokens):
         for count in options.streams:
             name = "%d streams of %d tokens" % (count, length)
@@ -210,7 +210,7 @@ def measure(server, bench, options, flags):
 
 def main():
     options, flags = arguments()
-    sys.argv[1:] = [options.binary]  # as the tests' helpers read it
+    sys.argv[1:] = [options.binary]  # tests/server/support.py reads it
     sys.path.insert(0, str(HERE.parent / "tests" / "server"))
     from support import Server
 
@@ -218,12 +218,12 @@ def main():
     print(json.dumps(bench.json(flags)), flush=True)
     threads = flags[flags.index("--threads") + 1] if "--threads" in flags else "2"
     server = Server("--prefix-cache", "off", "--goal", options.goal, *flags, threads=threads, start_timeout=600)
-    say("the server is up:", server.read_log().splitlines()[-1][:110])
+    say("the server runs:", server.read_log().splitlines()[-1][:110])
     failed, left = measure(server, bench, options, flags)
     server.stop()
-    say("beyond a bar: " + ("; ".join(failed) or "nothing"))
+    say("failed bars: " + ("; ".join(failed) or "none"))
     if left:
-        say("left out: " + "; ".join(left))
+        say("skipped: " + "; ".join(left))
     sys.exit(1 if failed else 0)
 
 

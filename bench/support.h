@@ -1,5 +1,6 @@
-// What the micro-benchmarks share. Every benchmark runs the dispatched kernel with one thread for each core that the
-// process may use (`taskset -c 0 ops_bench` for one) and reports bytes of weights or cache and multiply-adds a second.
+// Helpers of the micro-benchmarks. Every benchmark runs the dispatched kernel with one thread for each core that the
+// process may use (one thread: `taskset -c 0 ops_bench`). It reports bytes of weights or cache, and multiply-adds, per
+// second.
 #pragma once
 
 #include <vector>
@@ -32,7 +33,7 @@ class Buffer {
   std::vector<float> values_;
 };
 
-// Per iteration: bytes read from memory at least once, and multiply-adds.
+// Reports, per iteration, the bytes read from memory at least once, and the multiply-adds.
 inline void Report(benchmark::State& state, int64_t bytes, int64_t multiply_adds = 0) {
   state.SetBytesProcessed(state.iterations() * bytes);
   if (multiply_adds > 0) {

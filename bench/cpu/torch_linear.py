@@ -1,4 +1,4 @@
-"""PyTorch's CPU linears in BF16, to set beside ops_bench's (the same sizes): one JSON line per case.
+"""Times PyTorch's CPU linears in BF16 at the sizes of ops_bench: one JSON line per case.
 
   python3 bench/cpu/torch_linear.py [threads]
 """
@@ -13,7 +13,7 @@ if threads:
     torch.set_num_threads(threads)
 torch.manual_seed(0)
 n = k = 4096
-copies = 12  # 400 MB of weights in turn: none of them stays in a cache
+copies = 12  # 400 MB of alternating weights: none of them stays in a cache
 weights = [torch.randn(n, k).to(torch.bfloat16) for _ in range(copies)]
 for tokens in (1, 4, 256, 512):
     x = torch.randn(tokens, k).to(torch.bfloat16)

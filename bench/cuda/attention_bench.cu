@@ -1,6 +1,7 @@
-// Attention's kernels at the shapes of Flash (64 heads, 512 picks) and Pro (128 heads, 1,024): sparse attention in
-// decode and prefill, the compressor and the small ops. Buffers rotate, so that no launch finds its rows in L2.
-//   attention_bench [decode|prefill|small|one|one_decode] ...        one JSON line a case
+// Times attention's kernels at the shapes of Flash (64 heads, 512 selected rows) and Pro (128 heads, 1,024): sparse
+// attention in decode and prefill, the compressor and the small ops. Buffers rotate, so that no launch finds its rows
+// in L2.
+//   attention_bench [decode|prefill|small|one|one_decode] ...        one JSON line per case
 #include <cstring>
 #include <string>
 #include <vector>
@@ -46,7 +47,7 @@ T* Upload(Gpu& gpu, const std::vector<T>& values) {
   return p;
 }
 
-// One layer's caches of `batch` sequences at `start`, each with `tokens` more tokens in the step, `copies` times.
+// `copies` sets of one layer's caches for `batch` sequences at position `start`, with `tokens` more tokens per step.
 struct Setup {
   Setup(Gpu& gpu, int64_t ratio, int64_t heads, int64_t k, int64_t batch, int64_t start, int64_t tokens, int copies)
       : layout(MakeKvLayout(
@@ -115,7 +116,7 @@ struct Setup {
              .sequence_of = sequence_of,
              .positions = positions,
              .num_tokens = num_tokens};
-    DSV4_BENCH_CHECK(cudaDeviceSynchronize());  // the uploads, which ctx's stream does not wait for
+    DSV4_BENCH_CHECK(cudaDeviceSynchronize());  // ctx's stream does not wait for the uploads
   }
   ~Setup() {
     for (void* p :

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The linears of the model by cuBLAS (torch.matmul, BF16 weights, BF16 in, BF16 out, random data), for comparison with
-linear_bench (few tokens) and prefill_bench (many).
+"""Times the linears of the model by cuBLAS (torch.matmul, BF16 weights, inputs and outputs, random data), for
+comparison with linear_bench (few tokens) and prefill_bench (many).
 
     bench/cuda/cublas_compare.py [T ...]        default 1 8 64 8192
 
-Few tokens: a CUDA graph over copies of the weights that together exceed the L2 cache, time of one product. Prints one
-JSON line a shape and number of tokens, and for 8,192 tokens the routed experts as a loop over cuBLAS calls.
+With few tokens a CUDA graph runs over copies of the weights that together exceed the L2 cache; the figure is the time
+of one product. Prints one JSON line per shape and number of tokens, and for 8,192 tokens the routed experts as a loop
+over cuBLAS calls.
 """
 import json
 import statistics
@@ -18,7 +19,7 @@ SHAPES = [("q_b", 1, 32768, 1024), ("o_b", 1, 4096, 8192), ("o_a", 8, 1024, 4096
           ("in_proj_csa", 1, 4160, 4096), ("shared_up", 1, 2048, 4096), ("shared_down", 1, 4096, 2048),
           ("head", 1, 129280, 4096), ("pro_q_b", 1, 65536, 1536), ("pro_o_b", 1, 7168, 16384), ("pro_o_a", 16, 1024, 4096),
           ("pro_in_proj", 1, 2048, 7168), ("pro_shared_up", 1, 3072, 7168), ("pro_shared_down", 1, 7168, 3072)]
-# name, experts, D, F, tokens an expert
+# name, experts, D, F, tokens per expert
 EXPERTS = [("experts_loop_flash", 256, 4096, 2048, 192), ("experts_loop_pro_half", 192, 7168, 3072, 128)]
 COLD_BYTES = 256 << 20
 
@@ -42,7 +43,7 @@ def measure(work, runs=15):
 
 
 def replayed(work):
-    """`work` as a CUDA graph."""
+    """Returns a function that replays `work` as a CUDA graph."""
     work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

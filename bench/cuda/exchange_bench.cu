@@ -1,12 +1,16 @@
-// The exchange between GPUs alone: what a sum costs by form, size and number of blocks, in a running kernel and in
-// graphs that every rank launches from a thread of its own; whether a million of them stay right when ranks stumble;
-// what a rank that never comes does; what the host may do meanwhile.
+// Measures and tests the exchange between GPUs alone:
+// - the time of an all-reduce by form, size and number of blocks, in a running kernel and in CUDA graphs that every
+//   rank launches from its own thread,
+// - a million exchanges with random delays of the ranks,
+// - a rank that never arrives,
+// - CUDA calls of the host while kernels poll.
 //
 //   exchange_bench [--seconds 100] [--gpus N] [--only exposed|sizes]
 //
-// `--only exposed`: what a decode step of one row waits for, nothing else; `sizes`: sums in graphs, by number of rows.
-// Every poll has a time-out and the program ends by itself: status 0; 1 where something was wrong; 3 where the seconds
-// ran out. One JSON object a line. On fewer than two GPUs it says so and ends.
+// `--only exposed` measures only the part that a decode step of one row waits for, `--only sizes` only all-reduces in
+// CUDA graphs by number of rows. Every poll has a time-out, so the program always ends. Exit status: 0, 1 if a result
+// was wrong, 3 if the seconds ran out. Prints one JSON object per line. With fewer than two GPUs it reports that and
+// ends.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -24,9 +28,9 @@ void SumRanksCuda(const ExecContext& ctx, const SumRanksArgs& args);
 namespace dsv4::bench {
 namespace {
 
-// ---- A million exchanges with ranks that stumble. ----
+// ---- A million exchanges with random delays. ----
 
-// What rank r brings to exchange s in column i: whole numbers, so that every sum is exact and known.
+// Returns the input of `rank` in exchange s, column i: an integer, so that every sum is exact and known.
 __host__ __device__ __forceinline__ float Brings(int rank, uint32_t s, int64_t i) {
   return static_cast<float>((s * 2654435761u >> 8) % 4096 + static_cast<uint32_t>(i % 1024) * 8 +
                             static_cast<uint32_t>(rank) + 1);
@@ -93,7 +97,7 @@ void StressRounds(Ranks& ranks, uint32_t rounds) {
   }
 }
 
-// ---- In graphs, launched from a thread a rank, by the op itself. ----
+// ---- The op in CUDA graphs, launched from one thread per rank. ----
 
 constexpr int kSites = 86;
 
@@ -115,7 +119,7 @@ __global__ void CheckKernel(ExchangeMemory m, int site, int64_t n, const float* 
   if (i < n && y[i] != Wanted<Count>(s, i)) atomicAdd(bad, 1u);
 }
 
-// As much work as a sum's kernel without a peer.
+// The work of an all-reduce's kernel, without a peer.
 __global__ void AloneKernel(int64_t n, float* y) {
   AllowNext();
   WaitForPrevious();
@@ -129,7 +133,7 @@ template <int Count>
 void QueueStep(Ranks& ranks, int r, const ExecContext& ctx, int64_t tokens, StepKind kind, uint64_t seed) {
   const ExchangeMemory& m = ctx.ranks->memory;
   for (int site = 0; site < kSites; ++site) {
-    // Where it is checked, sizes change: what lies behind a small payload stays from older ones.
+    // Checked runs change the size: the memory after a small payload keeps values of older, larger ones.
     const int64_t rows = kind == StepKind::kChecked && site % 3 == 0 ? 1 : tokens, n = rows * kWidth;
     const dim3 blocks(static_cast<unsigned>(CeilDiv(n, 256)));
     if (kind == StepKind::kChecked) Launch(ctx, BringKernel, blocks, dim3(256), 0, m, r, site, n, ranks.y(r), seed);
@@ -191,7 +195,7 @@ void StressGraphs(Ranks& ranks) {
   }
 }
 
-// ---- A rank that never comes, and what the host may do while the others poll. ----
+// ---- A rank that never arrives, and CUDA calls of the host while the others poll. ----
 
 void MeasureDeadRank(int count) {
   Ranks ranks(count, 0.5);
@@ -232,7 +236,7 @@ void MeasureHostCalls(int count) {
     const auto sum = [&] { SumRanksCuda(ctx, {.y = {ranks.y(r), DType::kF32, {1, kWidth}}}); };
     if (r != 1) sum();
     if (r == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the kernel polls by now
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the kernel is polling
       void *device = nullptr, *host = nullptr;
       const double malloc_ms = ms_of([&] { DSV4_BENCH_CHECK(cudaMalloc(&device, 64 << 20)); });
       const double pinned_ms = ms_of([&] { DSV4_BENCH_CHECK(cudaMallocHost(&host, 1 << 20)); });
@@ -249,7 +253,7 @@ void MeasureHostCalls(int count) {
       const auto begun = std::chrono::steady_clock::now();
       while (measured == 0 && std::chrono::steady_clock::now() - begun < std::chrono::seconds(3))
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // cudaFree on GPU 0 waits by now, if it waits
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // if cudaFree on GPU 0 waits, it is waiting
       sum();
     }
     DSV4_BENCH_CHECK(cudaStreamSynchronize(ranks.stream(r)));
@@ -284,10 +288,10 @@ int Main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
   }
   if (!only.empty() && only != "exposed" && only != "sizes") {
-    std::fprintf(stderr, "exchange_bench: --only %s: exposed or sizes\n", std::string(only).c_str());
+    std::fprintf(stderr, "exchange_bench: --only %s is unknown: use exposed or sizes\n", std::string(only).c_str());
     return 2;
   }
-  // A kernel that is loaded while another polls may wait for it: load all of them at once.
+  // Loading a kernel may wait for a kernel that polls, so all kernels are loaded first.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   const Watchdog watchdog(seconds);
   int found = 0;

@@ -1,5 +1,5 @@
-// What a sum over ranks costs within a running kernel, by form and size: each round's sum feeds the next round's push,
-// so a round is a latency.
+// Measures the latency of an all-reduce within a running kernel, by form and size: each round's sum is the input of the
+// next round.
 #pragma once
 
 #include "bench/cuda/ranks.cuh"
@@ -21,7 +21,7 @@ __device__ __forceinline__ void LoadWide(const uint64_t* p, uint64_t& low, uint6
                : "memory");
 }
 
-// Six values as two words of three and a tag.
+// Six values as two words, each of three values and a tag.
 template <int Count>
 __device__ __forceinline__ void RoundWide(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane,
                                           float (&v)[6]) {
@@ -86,7 +86,7 @@ __device__ __forceinline__ void RoundWords(const ExchangeMemory& m, int rank, ui
   }
 }
 
-// Plain stores, then a flag a block; flags lie behind the values of their sender.
+// Plain stores, then a flag per block. The flags are stored after their sender's values.
 template <int Count>
 __device__ __forceinline__ void RoundFlags(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane,
                                            float (&v)[6]) {
@@ -132,8 +132,8 @@ __device__ __forceinline__ void RoundFlags(const ExchangeMemory& m, int rank, ui
   }
 }
 
-// `barrier`: the block waits for all its threads in front of each push, as behind a reduction. `delay_ns`: rank 1
-// pushes so much later, which the others should see once, not more.
+// `barrier`: the block waits for all its threads before each push, as it does after a reduction. `delay_ns`: the delay
+// of rank 1 before its push; it should delay the others once.
 template <int Count, Form F, int MaxThreads>
 __global__ void __launch_bounds__(MaxThreads)
     RoundsKernel(ExchangeMemory m, int rank, int rounds, bool barrier, uint64_t delay_ns, float* y) {
@@ -182,7 +182,7 @@ void MeasureRounds(Ranks& ranks, int64_t bytes, int threads, bool barrier, uint6
     });
     for (const float m : ms) best = std::min(best, static_cast<double>(m));
   }
-  // The first round makes the ranks' values equal, the others leave them.
+  // The first round makes the ranks' values equal; the other rounds keep them.
   int64_t wrong = 0;
   std::vector<float> y(static_cast<size_t>(lanes * 4));
   for (int r = 0; r < Count; ++r) {

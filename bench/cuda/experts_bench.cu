@@ -1,7 +1,9 @@
-// The routed experts at the shapes of Flash and Pro, NVFP4 or another format, uniform random routing that differs from
-// launch to launch. limit_us: a pure read of the bytes of the distinct experts as two launches (up and gate, down),
-// launched the same way; limit_plain_us: the same without programmatic launch, so that no byte is requested before the
-// launch in front has ended (which experts to read is known only then).
+// Times the routed experts at the shapes of Flash and Pro, in NVFP4 or another format. Routing is uniform and random,
+// and differs between launches.
+// limit_us: a pure read of the bytes of the distinct experts as two launches (up and gate, down), launched the same
+// way.
+// limit_plain_us: the same without programmatic launch. No byte is then requested before the previous launch has ended,
+// which is when the choice of experts is known.
 #include <cstring>
 
 #include "bench/cuda/harness.cuh"
@@ -134,7 +136,7 @@ void Run(Gpu& gpu, const Shapes& s, WeightFormat format, const std::vector<int64
   }
 }
 
-// Of a list with commas.
+// Returns the numbers of a comma-separated list.
 std::vector<int64_t> Numbers(const char* text) {
   std::vector<int64_t> numbers = {std::atoi(text)};
   while ((text = std::strchr(text, ',')) != nullptr) numbers.push_back(std::atoi(++text));
@@ -158,8 +160,10 @@ void RunRouter(Gpu& gpu, const Shapes& s, int64_t t) {
 }  // namespace
 }  // namespace dsv4::bench
 
-// experts_bench [flash|pro|flash-half [T,.. [FORMAT]]]: flash-half: a rank of two; T 0: several; FORMAT as reports name
-// it, or all
+// experts_bench [flash|pro|flash-half [T,.. [FORMAT]]]
+//   flash-half   the share of one rank of two
+//   T            numbers of tokens; 0: several
+//   FORMAT       as in the reports, or all
 int main(int argc, char** argv) {
   using namespace dsv4::bench;
   Gpu gpu;

@@ -1,6 +1,6 @@
-// How much of an exchange a decode step of one row waits for: the kernels of Flash's two sites - what makes a rank's
-// part, and the bridge behind it - recorded and launched as a step does, with the sum over ranks and without it. All
-// else is the same, so the difference of the two is what is exposed.
+// Measures how long a decode step of one row waits for an all-reduce. Flash has two all-reduces per layer. For each,
+// the kernel that computes a rank's partial sum and the bridge after it run from a CUDA graph as in a step, with the
+// all-reduce and without it. The difference of the two times is the exposed time.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@ void HcBridgeCuda(const ExecContext& ctx, const HcBridgeArgs& args);
 
 namespace dsv4::bench {
 
-// kAlone: no rank waits for another. kBridge: the bridge sends and adds. kPushed: the part is sent where it is made.
+// kAlone: no all-reduce. kBridge: the bridge sends and adds. kPushed: the kernel of the partial sum sends it.
 enum class SumBy { kAlone, kBridge, kPushed };
 
-// A site's tensors in a GPU's memory, all zeros: no time here depends on values.
+// The tensors of an all-reduce in a GPU's memory, all zeros: times do not depend on values.
 class SiteTensors {
  public:
   static constexpr int64_t kStreams = 4, kMixes = (2 + kStreams) * kStreams, kSlots = 7;
@@ -53,7 +53,8 @@ class SiteTensors {
   SiteTensors(const SiteTensors&) = delete;
   SiteTensors& operator=(const SiteTensors&) = delete;
 
-  // One linear of the output matrix's size and the bridge behind it, which adds up slots or takes what the linear made.
+  // One linear of the size of the output matrix, and the bridge after it, which adds up expert outputs or takes the
+  // output of the linear.
   void Queue(const ExecContext& on, SumBy by, bool slots, int64_t site) {
     ExecContext ctx = on;
     ctx.scratch = {scratch_, kScratch};
@@ -87,7 +88,7 @@ class SiteTensors {
   std::vector<void*> memory_;
 };
 
-// Microseconds of a linear and its bridge, the slowest rank's, in steps of 86 of them.
+// Returns the microseconds of a linear and its bridge on the slowest rank, in steps of 86 of them.
 template <int Count>
 double SiteUs(Ranks& ranks, std::vector<std::unique_ptr<SiteTensors>>& tensors, SumBy by, bool slots) {
   constexpr int kSitesOfAStep = 86;

@@ -1,6 +1,7 @@
-// What the GPU benchmarks share: a device, rotating buffers (so that L2 never holds what a launch reads), graph
-// replays, medians, realistic weights made on the device, and the limit: a kernel that only reads the same bytes,
-// launched the same way in the same run. A benchmark is a program of its own that prints one JSON line per case:
+// Helpers of the GPU benchmarks: a device, rotating buffers (so that a launch never finds its bytes in L2), CUDA graph
+// replays, medians, realistic weights made on the device, and the limit. The limit is the time of a kernel that only
+// reads the same bytes, launched the same way in the same run. A benchmark is a program that prints one JSON line per
+// case:
 //
 //   bench::Gpu gpu;                                                  // prints a line about the machine
 //   bench::Weights w(gpu, WeightFormat::kNvfp4, n, k);               // copies that fill more than L2 five times over
@@ -48,7 +49,7 @@ namespace dsv4::bench {
     }                                                                                        \
   } while (0)
 
-// One JSON object a line.
+// Builds and prints one JSON object on a line.
 class Line {
  public:
   explicit Line(const std::string& bench) { Add("bench", bench); }
@@ -74,8 +75,8 @@ class Line {
   std::string text_;
 };
 
-// Reads `n` 16-byte words as fast as a launch can: a first part, like the weights of a kernel, before the wait for the
-// kernel in front.
+// Reads `n` 16-byte words as fast as a launch can. Reads a first part before the wait for the previous kernel, as
+// kernels read their weights.
 template <int Unroll>
 __global__ void __launch_bounds__(512) ReadKernel(const uint4* p, int64_t n, uint32_t* out) {
   AllowNext();
@@ -116,8 +117,8 @@ __global__ void FillNormalKernel(float* p, int64_t n, uint64_t seed, float scale
     p[i] = scale * Normal(seed, static_cast<uint64_t>(i));
 }
 
-// Normal weights as a quantiser would store them (kRows): FP4 per block with the block's largest value on 6 and scales
-// that vary as those of normal values do; a thread makes 32 columns.
+// Makes normally distributed weights as a quantiser stores them (kRows): FP4 blocks with the largest value at 6, and
+// scales distributed as those of normal values. A thread makes 32 columns.
 __global__ void FillWeightKernel(WeightFormat format, uint8_t* codes, uint8_t* scales, int64_t n, uint64_t seed) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t b = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; b < n / 32; b += stride) {
@@ -190,8 +191,8 @@ class Gpu {
   }
   void Synchronize() { DSV4_BENCH_CHECK(cudaStreamSynchronize(stream_)); }
 
-  // work(ctx, i) queues launch number i of `launches`, which form one graph; microseconds per launch, median of
-  // replays.
+  // Returns the microseconds per launch: the median of replays of one CUDA graph of `launches` launches. work(ctx, i)
+  // queues launch number i.
   double MedianUs(int launches, const std::function<void(const ExecContext&, int)>& work, int replays = 15) {
     DSV4_BENCH_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < launches; ++i) work(ctx_, i);
@@ -221,12 +222,13 @@ class Gpu {
     return static_cast<double>(times[times.size() / 2]);
   }
 
-  // How often `bytes` must be rotated; at most 512 launches a graph.
+  // Returns the number of copies of `bytes` to rotate through; at most 512 launches per graph.
   static int Copies(int64_t bytes) {
     return static_cast<int>(std::clamp<int64_t>(kRotateBytes / std::max<int64_t>(bytes, 1) + 1, 3, 512));
   }
 
-  // The fastest pure read of `bytes` cold bytes as one launch among many, with the context's launch attributes.
+  // Returns the time of the fastest pure read of `bytes` bytes that are not in L2, as one launch among many, with the
+  // context's launch attributes.
   double ReadLimitUs(int64_t bytes) {
     const auto key = std::pair(bytes, ctx_.overlap);
     if (const auto at = limits_.find(key); at != limits_.end()) return at->second;

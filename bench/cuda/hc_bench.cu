@@ -1,6 +1,6 @@
-// One mHC site: HcBridge against HcPost + HcPre + RmsNorm, decode and prefill. fn comes cold from memory, as in a
-// model; at decode sizes streams, y and x stay in L2, as there. limit_us: a pure read of fn (decode), or a copy of as
-// many bytes as the bridge reads and writes (prefill).
+// Times one mHC bridge: HcBridge against HcPost + HcPre + RmsNorm, in decode and prefill. As in a model, fn is read
+// from memory; in decode streams, y and x stay in L2.
+// limit_us: a pure read of fn (decode), or a copy of the bytes that the bridge reads and writes (prefill).
 #include "bench/cuda/harness.cuh"
 #include "engine/setup/regimes.h"
 #include "ops/hc_bridge/hc_bridge.h"

@@ -1,5 +1,5 @@
-// Scores and top-k of the index, FP4 keys, 64 heads of 128 channels. limit_us: a pure read of the keys' bytes (decode),
-// cold as here; prefill has mma_tflops instead.
+// Times scores and top-k of the index: FP4 keys, 64 heads of 128 channels. Keys are not in L2.
+// limit_us: a pure read of the keys' bytes (decode). Prefill reports mma_tflops instead.
 #include <numeric>
 
 #include "bench/cuda/harness.cuh"
@@ -29,7 +29,7 @@ T* Upload(Gpu& gpu, const std::vector<T>& v) {
   return p;
 }
 
-// `sequences` of `tokens` tokens each, the last at position `context` - 1.
+// A step of `sequences` sequences with `tokens` tokens each; the last token is at position `context` - 1.
 void Run(Gpu& gpu, const char* model, int64_t k, int64_t sequences, int64_t tokens, int64_t context) {
   const int64_t t = sequences * tokens, rows = context / kRatio, pages = CeilDiv(rows, kPageRows),
                 page_bytes = kPageRows * 68;
@@ -65,7 +65,7 @@ void Run(Gpu& gpu, const char* model, int64_t k, int64_t sequences, int64_t toke
                  .rows_offset = 0,
                  .rows_per_page = kPageRows,
                  .row = IndexKeyFormat(IndexDtype::kFp4, kDim)};
-  // Queries as FP4 would hold them: small whole numbers.
+  // Queries are small integers, which FP4 represents exactly.
   std::vector<float> host_q(static_cast<size_t>(t * kHeads * kDim));
   for (size_t i = 0; i < host_q.size(); ++i)
     host_q[i] = static_cast<float>(static_cast<int>((i * 2654435761u >> 16) % 9) - 4);

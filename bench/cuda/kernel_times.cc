@@ -1,10 +1,11 @@
-// Times of a program's kernels and copies, without serialising them: ranks that poll each other go on.
+// Records the times of a program's kernels and copies without serialising them, so that ranks that poll each other do
+// not hang.
 //
 //   CUDA_INJECTION64_PATH=.../libkernel_times.so DSV4_KERNEL_TIMES=FILE dsv4 bench ...
 //
-// The CUDA driver loads the library and calls InitializeInjection; CUPTI's activity records are written to FILE, a
-// line each: GPU, begin and end in nanoseconds, name. bench/kernel_times.py makes a table of it. What it costs is some
-// percent of a step of many small kernels.
+// The CUDA driver loads the library and calls InitializeInjection. CUPTI's activity records are written to FILE, one
+// per line: GPU, begin and end in nanoseconds, name. bench/kernel_times.py makes a table of them. Recording slows a
+// step of many small kernels by a few percent.
 #include <cupti.h>
 
 #include <cinttypes>
@@ -20,12 +21,12 @@ namespace {
 constexpr size_t kBufferBytes = 8 << 20;
 
 std::mutex mutex;
-FILE* out = nullptr;  // under the mutex
+FILE* out = nullptr;  // guarded by the mutex
 
 void CUPTIAPI GiveBuffer(uint8_t** buffer, size_t* size, size_t* max_records) {
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(64, kBufferBytes));
   *size = *buffer == nullptr ? 0 : kBufferBytes;
-  *max_records = 0;  // as many as fit
+  *max_records = 0;  // no limit
 }
 
 void CUPTIAPI WriteBuffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid) {
@@ -55,7 +56,7 @@ void Close() {
 extern "C" int InitializeInjection() {
   out = std::fopen(dsv4::EnvKernelTimes().c_str(), "w");
   if (out == nullptr) {
-    std::fprintf(stderr, "kernel_times: DSV4_KERNEL_TIMES does not name a file that can be written\n");
+    std::fprintf(stderr, "kernel_times: DSV4_KERNEL_TIMES must name a file that can be written\n");
     return 0;
   }
   cuptiActivityRegisterCallbacks(GiveBuffer, WriteBuffer);

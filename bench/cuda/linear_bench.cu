@@ -1,5 +1,5 @@
-// LinearCuda at the true shapes of Flash and Pro (one GPU holds the whole matrix), alone and as a layer runs those that
-// share their input, against a pure read of the same bytes.
+// Times LinearCuda at the shapes of Flash and Pro (one GPU has the whole matrix), against a pure read of the same
+// bytes. Matrices run alone, and together if they share their input in a layer.
 //   linear_bench [part of the cases' names] [first T ...]      default: all, 1 8
 #include "bench/cuda/harness.cuh"
 #include "engine/setup/regimes.h"

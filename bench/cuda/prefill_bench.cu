@@ -1,10 +1,10 @@
-// Matrix products of prefill, as ops (activations' conversion, sorting and combining included): TFLOP/s at the shapes
-// of Flash and Pro. One JSON line a case. Weights and activations are random, never zeros. Single runs, timed by
-// events; the L2 is as the run before left it (activations and sums of 8192 tokens do not fit). cublas_compare.py
-// prints the same products by cuBLAS in BF16.
-// "from" and "to": activations as float32, converted inside the time, or as the engine hands them on
+// Times matrix products of prefill as ops, with conversion of activations, sorting and combining: TFLOP/s at the shapes
+// of Flash and Pro. Prints one JSON line per case. Weights and activations are random, never zeros. Runs are timed one
+// by one with events. L2 is in the state that the run before left; activations and sums of 8192 tokens do not fit in
+// it. cublas_compare.py prints the same products by cuBLAS in BF16.
+// "from" and "to" name the form of activations: float32, converted within the measured time, or the engine's blocks
 // (ops/activation_blocks.cuh, ops/query_blocks.h).
-//   prefill_bench [linear|experts] [format] [parts of an input: 1, or 2] [runs of a case]
+//   prefill_bench [linear|experts] [format] [terms of an input: 1 or 2] [runs of a case]
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -28,7 +28,7 @@ namespace {
 
 Device* device = nullptr;
 int parts = 1;
-int asked_runs = 0;  // of a case; 0: 15 of linears, 9 of experts
+int asked_runs = 0;  // runs of a case; 0: 15 for linears, 9 for experts
 
 __device__ uint32_t Hash(uint64_t i, uint32_t seed) {
   uint64_t z = (i + 1) * 0x9E3779B97F4A7C15ull + seed;
@@ -37,7 +37,7 @@ __device__ uint32_t Hash(uint64_t i, uint32_t seed) {
   return static_cast<uint32_t>(z >> 32);
 }
 
-// Sum of four bytes: nearly normal.
+// The sum of four random bytes: nearly a normal distribution.
 __global__ void FillFloats(float* p, int64_t n, float scale, uint32_t seed) {
   for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < n; i += gridDim.x * int64_t{256}) {
     const uint32_t h = Hash(static_cast<uint64_t>(i), seed);
@@ -108,7 +108,7 @@ Tensor RandomTensor(std::vector<Buffer>& buffers, cudaStream_t stream, Shape sha
   return {p, DType::kF32, shape};
 }
 
-// Median and best of single runs, in microseconds.
+// Median and minimum of single runs, in microseconds.
 struct Times {
   double median, best;
 };
@@ -161,7 +161,7 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
   };
   const auto print = [&](const char* from, const char* to) { print_of(from, to, [&] { WgmmaLinear(ctx, a); }); };
   print("f32", "f32");
-  // As the engine calls them for long prompts.
+  // The arguments that the engine passes for long prompts.
   if (parts != 1 || tokens <= 1024 || (format != WeightFormat::kNvfp4 && format != WeightFormat::kFp8Block)) return;
   buffers.emplace_back(CeilDiv(tokens, 8) * 8 * c.groups * c.k * 2);
   FillHalves<<<1024, 256, 0, stream>>>(static_cast<__half*>(buffers.back().p), tokens * c.groups * c.k, 5);
@@ -202,7 +202,7 @@ void BenchExperts(WeightFormat format, const ExpertsCase& c, int64_t tokens) {
   buffers.emplace_back(static_cast<int64_t>(matrices.size() * sizeof(ExpertMatrices)));
   const auto* device_matrices = static_cast<const ExpertMatrices*>(buffers.back().p);
   device->Upload(buffers.back().p, matrices.data(), static_cast<int64_t>(matrices.size() * sizeof(ExpertMatrices)));
-  // Distinct experts of a token, uniformly: counts per expert are not equal.
+  // Each token chooses distinct experts uniformly, so the counts per expert differ.
   std::vector<int32_t> ids;
   std::vector<int32_t> counts(static_cast<size_t>(c.experts));
   uint64_t draw = 0;
@@ -274,7 +274,7 @@ int Main(int argc, char** argv) {
       }
     }
     if ((what.empty() || what == "experts") && f != WeightFormat::kBf16) {
-      if (parts == 1) BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 8192);  // two parts: more than the scratch memory
+      if (parts == 1) BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 8192);  // two terms exceed the scratch memory
       if (f == WeightFormat::kNvfp4) {
         BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 2048);
         BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 1024);

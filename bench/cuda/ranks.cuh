@@ -1,5 +1,5 @@
-// What benchmarks of several GPUs share: a GPU, a stream and a thread a rank with the exchange between them, and an end
-// that comes whatever hangs.
+// Helpers of benchmarks of several GPUs: a GPU, a stream and a thread per rank, the exchange between them, and a
+// watchdog that ends a program that hangs.
 #pragma once
 
 #include <atomic>
@@ -16,11 +16,11 @@ namespace dsv4::bench {
 
 inline constexpr int64_t kWidth = 4096;             // columns of a token
 inline constexpr int64_t kElements = 128 * kWidth;  // 2 MB of float32
-inline constexpr double kTimeout = 2;               // s, of a poll
+inline constexpr double kTimeout = 2;               // seconds of a poll
 
 inline std::atomic<bool> something_wrong = false;
 
-// Ends the program when its time is up, whatever hangs.
+// Ends the program when its time is up, even if a kernel hangs.
 class Watchdog {
  public:
   explicit Watchdog(double seconds)
@@ -46,7 +46,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-// n GPUs with a stream and a thread each.
+// N GPUs, each with a stream and a thread.
 class Ranks {
  public:
   Ranks(int count, double timeout_s) : count_(count) {
@@ -109,7 +109,7 @@ class Ranks {
     return ctx;
   }
 
-  // work(rank) on a thread a rank, which all begin together.
+  // Runs work(rank) on one thread per rank; all threads begin together.
   void Run(const std::function<void(int)>& work) {
     std::atomic<int> here = 0;
     std::vector<std::thread> threads;
@@ -124,7 +124,7 @@ class Ranks {
     for (std::thread& t : threads) t.join();
   }
 
-  // Sums that were wrong on any rank since the last call.
+  // Returns the number of sums that were wrong on any rank since the last call.
   int64_t TakeBad() {
     int64_t all = 0;
     for (int r = 0; r < count_; ++r) {
@@ -137,7 +137,7 @@ class Ranks {
     return all;
   }
 
-  // "" while the exchange is well; else what happened, and the program will say 1.
+  // Returns "" while the exchange works, otherwise its error; the program then exits with status 1.
   std::string Trouble() {
     const Status status = exchange_->status();
     if (!status.ok()) something_wrong = true;
@@ -163,7 +163,8 @@ class Ranks {
   std::unique_ptr<Exchange> exchange_;
 };
 
-// Milliseconds of a step, the slowest rank's; recorded once, launched `steps` times without the host in between.
+// Returns the milliseconds of a step on the slowest rank. Captures the step once and launches it `steps` times without
+// the host between launches.
 template <int Count>
 double RecordedMs(Ranks& ranks, bool overlap, int steps,
                   const std::function<void(int rank, const ExecContext& ctx)>& queue) {

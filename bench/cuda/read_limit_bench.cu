@@ -1,10 +1,10 @@
-// How fast bytes can be read by a launch among many, for each way of loading: LDG, cp.async and cp.async.bulk.
+// Measures the read rate of one launch among many, for each kind of load: LDG, cp.async and cp.async.bulk.
 #include "bench/cuda/harness.cuh"
 
 namespace dsv4::bench {
 namespace {
 
-// Every warp streams its own contiguous part through a ring of `Slots` slots of `Bytes`, filled by cp.async.bulk.
+// Every warp reads its own contiguous part through a ring of `Slots` entries of `Bytes`, filled by cp.async.bulk.
 template <int Warps, int Slots, int Bytes>
 __global__ void __launch_bounds__(Warps * 32) BulkKernel(const uint8_t* p, int64_t bytes, uint32_t* out) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(Warps * 32) BulkKernel(const uint8_t* p, int64
   if (bits == 0x12345678u) *out = bits;
 }
 
-// The same with a lane's own cp.async of 16 bytes: nothing to wait for but the lane's own groups.
+// The same with cp.async of 16 bytes per lane: a lane waits only for its own groups.
 template <int Warps, int Slots>
 __global__ void __launch_bounds__(Warps * 32) AsyncKernel(const uint8_t* p, int64_t bytes, uint32_t* out) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(Warps * 32) AsyncKernel(const uint8_t* p, int6
   if (bits == 0x12345678u) *out = bits;
 }
 
-// Every warp streams its own contiguous part through registers, `Unroll` loads of 512 bytes ahead.
+// Every warp reads its own contiguous part into registers, `Unroll` loads of 512 bytes ahead.
 template <int Warps, int Unroll>
 __global__ void __launch_bounds__(Warps * 32) RegisterKernel(const uint8_t* p, int64_t bytes, uint32_t* out) {
   AllowNext();

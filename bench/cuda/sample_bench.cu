@@ -1,4 +1,4 @@
-// Sampling from 129,280 logits. limit_us: a pure read of the logits, cold as here.
+// Times sampling from 129,280 logits, which are not in L2. limit_us: a pure read of the logits.
 #include "bench/cuda/harness.cuh"
 #include "ops/sample/sample.h"
 

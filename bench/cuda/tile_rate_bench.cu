@@ -1,8 +1,7 @@
-// What a packed tile costs a sub-core when its bytes are in shared memory already: loads, decoding (ops/tile_mma.cuh)
-// and products of one token (ops/linear/tile/one_token.cuh), with 1 to 8 warps a sub-core, and with parts of it left
-// out. A tile is
-// 16 x 64 weights, 576 bytes of NVFP4: 132 multiprocessors of 1.8 GHz that take one in 100 cycles of a sub-core, so in
-// 25 of their own, take 5.5 TB/s.
+// Measures the time of a packed tile in a sub-core if its bytes are in shared memory: loads, decoding
+// (ops/tile_mma.cuh) and products of one token (ops/linear/tile/one_token.cuh), with 1 to 8 warps per sub-core, also
+// without some of these parts. A tile is 16 x 64 weights, 576 bytes of NVFP4. At 100 cycles of a sub-core per tile (25
+// cycles of an SM), 132 SMs of 1.8 GHz consume 5.5 TB/s.
 //
 //   tile_rate_bench
 #include <cstdint>
@@ -14,7 +13,7 @@
 namespace dsv4::bench {
 namespace {
 
-constexpr int kRounds = 256, kTiles = 4, kSlots = 2;  // a warp goes round two chunks of four tiles
+constexpr int kRounds = 256, kTiles = 4, kSlots = 2;  // a warp alternates between two chunks of four tiles
 constexpr int kInputs = 16 * kTiles * tile_linear::kOneTokenTile;
 
 enum class Part { kAll, kNoProducts, kNoDecoding };

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""transformers' DeepSeek-V4 at the same truncated shapes, for comparison with `dsv4 bench --synthetic flash --layers N`.
+"""Times transformers' DeepSeek-V4 at the same truncated shapes, for comparison with
+`dsv4 bench --synthetic flash --layers N`.
 
     bench/cuda/transformers_compare.py [--layers 4] [--prompts 512,2048,8192] [--contexts 512,8192] [--settings ...]
 
-Random BF16 weights made on the GPU. Prints one JSON line per measurement: median of several runs after a warm-up, by
-CUDA events. Settings are those that transformers offers for this model: eager, and grouped matrix products for the
-experts; each that does not run is reported with its error.
+Weights are random BF16, made on the GPU. Prints one JSON line per measurement: the median of several runs after a
+warm-up, by CUDA events. Settings are those of transformers for this model: eager, and batched or grouped matrix
+products for the experts. A setting that does not run is reported with its error.
 """
 
 import argparse
@@ -106,7 +107,7 @@ def main():
             model = make_model(args.layers, None if setting == "default" else setting)
             measure(model, setting, args)
             del model
-        except Exception as error:  # a setting that this version lacks is a result, too
+        except Exception as error:  # a setting that this version lacks is also a result
             print(json.dumps({"bench": "transformers", "setting": setting, "error": str(error)[:300]}), flush=True)
         torch.cuda.empty_cache()
 

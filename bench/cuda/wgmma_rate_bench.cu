@@ -1,5 +1,5 @@
-// What a multiprocessor can do at most with NVFP4 weights in prefill: wgmma with A from registers,
-// alone and with A decoded from codes beside it, for each width N; nothing is read from memory.
+// Measures the highest rate of an SM with NVFP4 weights in prefill: wgmma with A from registers, alone and while A is
+// decoded from codes, for each width N. Nothing is read from memory.
 #include "bench/cuda/harness.cuh"
 #include "ops/gemm_sm90.cuh"
 #include "ops/wgmma.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kSteps = 4096;  // of 64 columns
 
-// One or more warpgroups, each with its own 64 rows and all kN columns; four products of 16 columns a step. A has two
+// One or more warpgroups, each with its own 64 rows and all kN columns: four products of 16 columns per step. A has two
 // buffers: one is decoded while the other is multiplied.
 template <int kN, bool kDecodes>
 __global__ void __launch_bounds__(kN >= 192 ? 256 : 384) RateKernel(uint32_t seed, float* out) {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kN >= 192 ? 256 : 384) RateKernel(uint32_t see
     for (int half = 0; half < 2; ++half) {
       if constexpr (kDecodes) {
         const uint32_t scale = sm90::Nvfp4ScaleHalf(0xA8u + (word & 7u));
-        // Columns of a lane: 16 of row g and 16 of row g + 8, two words each.
+        // A lane has 16 columns of row g and 16 of row g + 8, two words each.
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
           const uint32_t next = word * 5 + 0x9E3779B9u;
@@ -74,7 +74,7 @@ void Rate(Gpu& gpu, int warpgroups) {
 template <int kN>
 void Rates(Gpu& gpu) {
   for (const int warpgroups : {1, 2, 3}) {
-    if (kN >= 192 && warpgroups == 3) continue;  // more registers than there are
+    if (kN >= 192 && warpgroups == 3) continue;  // needs more registers than an SM has
     Rate<kN, false>(gpu, warpgroups);
     Rate<kN, true>(gpu, warpgroups);
   }

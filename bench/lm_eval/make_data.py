@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes cloze.jsonl and sums.jsonl beside this file: small data for lm-evaluation-harness, from models/nano/heldout.txt and
-from arithmetic. The same bytes each time."""
+"""Writes cloze.jsonl and sums.jsonl next to this file: small data for lm-evaluation-harness, from
+models/nano/heldout.txt and from arithmetic. Every run writes the same bytes."""
 
 import json
 import random

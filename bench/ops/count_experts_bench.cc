@@ -5,7 +5,7 @@
 namespace dsv4::bench {
 namespace {
 
-// Of Flash: 43 layers with 256 experts, 7 slots a token.
+// Flash: 43 layers with 256 experts, 7 choices per token.
 void CountExperts(benchmark::State& state) {
   const int64_t layers = 43, experts = 256, ids = state.range(0) * 7;
   std::vector<int32_t> chosen_ids(static_cast<size_t>(layers * ids));

@@ -7,7 +7,7 @@
 namespace dsv4::bench {
 namespace {
 
-// Two ranks, a thread each: R rows of the logits of a Flash model.
+// Two ranks with one thread each: R rows of the logits of a Flash model.
 void GatherRanks(benchmark::State& state) {
   const int64_t r = state.range(0), width = 64640;
   Exchange exchange(2, {.timeout_s = 0});

@@ -7,7 +7,7 @@
 namespace dsv4::bench {
 namespace {
 
-// Two ranks, a thread each: T rows of a Flash model.
+// Two ranks with one thread each: T rows of a Flash model.
 void GatherShares(benchmark::State& state) {
   const int64_t t = state.range(0), width = 4096;
   Exchange exchange(2, {.timeout_s = 0});

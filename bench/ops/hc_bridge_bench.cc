@@ -11,7 +11,7 @@ void HcBridge(benchmark::State& state) {
   test::Random random(1);
   const test::QuantFixture fn(random, {WeightFormat::kF32}, (2 + h) * h, h * d);
   Buffer streams({t, h, d}), y({t, d}), base({(2 + h) * h}), scale({3}), norm({d}), x({t, d});
-  Buffer post({t, h}, 0.1f), comb({t, h, h}, 0.1f);  // small, so that the streams stay finite from call to call
+  Buffer post({t, h}, 0.1f), comb({t, h, h}, 0.1f);  // small, so that the streams stay finite over many calls
   const ExecContext ctx = Context();
   for (auto _ : state) {
     dsv4::HcBridge(ctx, {.streams = streams.tensor(),

@@ -57,7 +57,7 @@ void LinearOfFourParts(benchmark::State& state) {
 }
 BENCHMARK(LinearOfFourParts)->ArgName("T")->UseRealTime()->Arg(1)->Arg(8);
 
-// Plain reading of 256 MiB with the same threads: the bound of every T = 1 figure.
+// Plain reads of 256 MiB with the same threads: the bound of every figure with T = 1.
 void ReadMemory(benchmark::State& state) {
   std::vector<uint64_t> words(size_t{1} << 25, 1);
   const ExecContext ctx = Context();

@@ -8,7 +8,7 @@
 namespace dsv4::bench {
 namespace {
 
-// `tokens` tokens after `cached` ones; ratio 4 attends to K picks, ratio 128 to every compressed row.
+// `tokens` tokens after `cached` ones. Ratio 4 attends to K selected rows, ratio 128 to every compressed row.
 void SparseAttention(benchmark::State& state) {
   const int64_t tokens = state.range(0), cached = state.range(1), heads = state.range(2), ratio = state.range(3),
                 k = state.range(4);

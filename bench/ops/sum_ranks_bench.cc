@@ -7,7 +7,7 @@
 namespace dsv4::bench {
 namespace {
 
-// Two ranks, a thread each: T rows of a Flash model's width. Most of it is the rendezvous.
+// Two ranks with one thread each: T rows of Flash's hidden size. Most of the time is the rendezvous.
 void SumRanks(benchmark::State& state) {
   const int64_t t = state.range(0), d = 4096;
   Exchange exchange(2, {.timeout_s = 0});

@@ -3,12 +3,12 @@
 
     tools/engine/long_context.py build/release/dsv4 [--positions N] [--threads N] [--work DIR]
 
-Writes a random checkpoint with one layer of each kind (sliding, CSA, HCA) and compares the bits of two runs over a
-sixteenth of the length: a prompt in chunks of 512 that ends token by token, and one in chunks of 4,001. Then runs the
-full length both ways: what `generate` says of its last tokens against the logits of the other run. Every logit must be
-finite, one token more must be refused with one line, and memory must grow as `dsv4 inspect --plan` says. Nothing but
-Python's standard library. The indexer's work grows with the square of the length: 65,536 positions take half a minute,
-all of them about an hour on two cores.
+Writes a random checkpoint with one layer of each kind (sliding, CSA, HCA). Compares the bits of two runs over a
+sixteenth of the length: a prompt in chunks of 512 whose last tokens are decoded one by one, and a prompt in chunks of
+4,001. Then runs the full length both ways and compares the log-probabilities of `generate` with the logits of the other
+run. Every logit must be finite, one more token must be refused with one line, and memory must grow as `dsv4 inspect
+--plan` predicts. Needs only Python's standard library. The indexer's work grows with the square of the length: 65,536
+positions take half a minute on two cores, all of them about an hour.
 """
 
 import argparse
@@ -48,7 +48,7 @@ CONFIG = {
 
 
 def checkpoint():
-    """{name: (dtype, shape, bytes)} under the official names; a matrix [N, K] has variance 1 / K."""
+    """Returns {name: (dtype, shape, bytes)} with the official names. A matrix [N, K] has variance 1 / K."""
     rng = random.Random(20251121)
     tensors = {}
 
@@ -143,11 +143,11 @@ def check(ok, what):
 
 
 def run(*args):
-    """Exit status, stdout and stderr, seconds, and the highest resident size in bytes."""
+    """Returns exit status, stdout, stderr, seconds, and the peak resident size in bytes."""
     start, peak = time.monotonic(), 0
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen([str(a) for a in args], stdout=out, stderr=err)
-        while process.poll() is None:  # not ru_maxrss: that starts with what this interpreter holds
+        while process.poll() is None:  # not ru_maxrss, which starts with this interpreter's size
             held = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
             peak = max(peak, int(held[1]) * 1024 if held else 0)
             time.sleep(0.05)
@@ -170,14 +170,14 @@ def rows(path):
 
 
 def finite(bits):
-    """No float32 with all exponent bits set."""
+    """Returns whether no float32 has all exponent bits set."""
     words = array.array("I")
     words.frombytes(bits)
     return all(w & 0x7F800000 != 0x7F800000 for w in set(words))
 
 
 def write_ids(path, n):
-    """n ids that repeat nowhere soon: the high bits of a linear congruential generator."""
+    """Writes n token ids with a long period: the high bits of a linear congruential generator."""
     state, ids = 1, []
     for _ in range(n):
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
@@ -189,13 +189,13 @@ def write_ids(path, n):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dsv4")
-    parser.add_argument("--positions", type=int, default=LIMIT, help="fewer than the context: a shorter, quicker run")
+    parser.add_argument("--positions", type=int, default=LIMIT, help="positions to run, 4096 to 1048576 (default: all)")
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--work", type=Path, help="keep the model and results here")
+    parser.add_argument("--work", type=Path, help="folder that keeps the model and the results (default: a temporary one)")
     options = parser.parse_args()
     n = options.positions
     if not 4096 <= n <= LIMIT:
-        parser.error(f"--positions is {n}; accepted: 4096 to {LIMIT}")
+        parser.error(f"--positions is {n}: it must be 4096 to {LIMIT}")
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
         try:
@@ -209,7 +209,7 @@ def row(logits, t):
 
 
 def differing_row(a, b):
-    """The first row of logits that differs in a bit; None: none."""
+    """Returns the first row of logits that differs in a bit, or None."""
     return None if a == b else next(t for t in range(len(a) // (4 * VOCAB)) if row(a, t) != row(b, t))
 
 
@@ -220,8 +220,10 @@ def log_softmax(logits):
 
 
 def scratch_bytes(n):
-    """Working memory of ops that grows with the context and that the plan leaves out: index scores of 8 tokens, and
-    compressed rows decoded for a whole step, at most 16,384 of them; both twice while the buffer grows."""
+    """Returns the working memory of ops that grows with the context and is not in the plan.
+
+    It has index scores of 8 tokens, and up to 16,384 compressed rows decoded for a step. Both count twice, because the
+    old buffer remains until the new one is filled."""
     return 2 * (8 * (n // 4) * 4 + min(16384, n // 4) * HEAD_DIM * 4)
 
 
@@ -231,7 +233,7 @@ def examine(dsv4, work, n, threads):
     for name, count in [("short", short), ("prompt", n - DECODED), ("beyond", n + 1)]:
         write_ids(work / f"{name}.txt", count)
     plan = json.loads(must(dsv4, "inspect", "-m", model, "--plan", "--json")[0])["plan"]
-    check(plan["max_context_that_fits"] == LIMIT, f"the plan says that {LIMIT} tokens fit")
+    check(plan["max_context_that_fits"] == LIMIT, f"the plan reports that {LIMIT} tokens fit")
     for args in [["generate"], ["logits", "-o", work / "c.safetensors", "--decode-from", 1]]:
         status, out, err, _, _ = run(dsv4, *args, "-m", model, "--ctx", n, "--token-ids", work / "beyond.txt")
         check(status == 1 and err.count("\n") == 1 and not out, f"{args[0]} refuses token {n + 1}: {err.strip()}")
@@ -255,13 +257,13 @@ def examine(dsv4, work, n, threads):
     out, _, large = generate("prompt", n)
     result = json.loads(out)
     decoded, timings = result["ids"], result["timings"]
-    check(len(decoded) == DECODED + 1, f"generate stops where the context of {n} is full, {DECODED} tokens later")
+    check(len(decoded) == DECODED + 1, f"generate stops when the context of {n} is full, after {DECODED} tokens")
     print(f"        prompt {timings['prompt_s']:.1f} s, decode {1000 * timings['decode_s'] / DECODED:.2f} ms per token")
     tokens = n - DECODED - short
     grown, kv = large - small, tokens * plan["kv_bytes_per_1k_tokens"] / 1000
-    other = scratch_bytes(n) - scratch_bytes(short) + tokens * (4 + 8)  # ids of the prompt; of the session, with room
+    other = scratch_bytes(n) - scratch_bytes(short) + tokens * (4 + 8)  # token ids of prompt and session
     check(0.98 * kv <= grown <= 1.02 * kv + other + 2**20,
-          f"memory grew by {grown / 2**20:.1f} MiB; the plan says {kv / 2**20:.1f} MiB of KV, "
+          f"memory grew by {grown / 2**20:.1f} MiB; the plan has {kv / 2**20:.1f} MiB of KV, "
           f"scratch and token ids take up to {other / 2**20:.1f} MiB more")
 
     with open(work / "all.txt", "w") as file:
