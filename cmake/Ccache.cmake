@@ -1,5 +1,5 @@
-# Compiles through ccache when it is installed and nobody chose a launcher. Include before the first target.
-option(DSV4_CCACHE "Compile through ccache where it is installed" ON)
+# Compiles through ccache if it is installed and no launcher is set. Include before the first target.
+option(DSV4_CCACHE "Compile through ccache if it is installed" ON)
 if(DSV4_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(DSV4_CCACHE_PROGRAM ccache)
   if(DSV4_CCACHE_PROGRAM)

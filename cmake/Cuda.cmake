@@ -1,5 +1,5 @@
-# The CUDA part: built where nvcc is found, left out with a note where it is not. Sets DSV4_HAVE_CUDA.
-set(DSV4_CUDA AUTO CACHE STRING "Build the CUDA part: AUTO (where nvcc is found), ON or OFF")
+# The CUDA part: built if nvcc is found, otherwise left out with a note. Sets DSV4_HAVE_CUDA.
+set(DSV4_CUDA AUTO CACHE STRING "Build the CUDA part: AUTO (if nvcc is found), ON or OFF")
 set_property(CACHE DSV4_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DSV4_HAVE_CUDA OFF)
 if(NOT DSV4_CUDA STREQUAL "OFF")
@@ -18,18 +18,18 @@ if(NOT DSV4_CUDA STREQUAL "OFF")
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
-      message(FATAL_ERROR "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is too old: 12.8 or later is needed; "
-                          "or configure with -DDSV4_CUDA=OFF")
+      message(FATAL_ERROR "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is too old: install 12.8 or later, or configure with "
+                          "-DDSV4_CUDA=OFF")
     endif()
-    set(CMAKE_CUDA_STANDARD 20)  # only after enable_language
+    set(CMAKE_CUDA_STANDARD 20)  # must come after enable_language
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_EXTENSIONS OFF)
-    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # no CUDA library is needed to start the program
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # the program starts without CUDA libraries
     set(DSV4_HAVE_CUDA ON)
     message(STATUS "CUDA part: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
   elseif(DSV4_CUDA STREQUAL "ON")
     message(FATAL_ERROR "DSV4_CUDA=ON but no CUDA compiler was found; set CMAKE_CUDA_COMPILER or CUDACXX")
   else()
-    message(STATUS "CUDA part: left out, no nvcc was found")
+    message(STATUS "CUDA part: off, nvcc was not found")
   endif()
 endif()

@@ -1,7 +1,7 @@
 # Options shared by every target, and two helpers: dsv4_library and dsv4_test.
 
-# What a compiler that nobody of us has newly warns of, or falsely, stops nobody's build. Those of Debian 12 judge: every
-# change is built with them.
+# Warnings are errors only with the compilers of Debian 12, which build every change. New or false warnings of other
+# compilers do not stop a build.
 set(judges OFF)
 foreach(compiler "GNU 12" "Clang 14")
   if("${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" MATCHES "^${compiler}\\.")
@@ -13,8 +13,8 @@ option(DSV4_WERROR "Warnings are errors (default: with GCC 12 and Clang 14)" ${j
 add_library(dsv4_options INTERFACE)
 target_compile_features(dsv4_options INTERFACE cxx_std_20)
 target_include_directories(dsv4_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-# No contraction: a product and a sum become one FMA only where the source says so, so that every code path that
-# computes the same row gives the same bits.
+# No contraction: a product and a sum become one FMA only if the source says so. Every code path that computes the same
+# row then gives the same bits.
 target_compile_options(dsv4_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual>"
   "$<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers;-ffp-contract=off>"
@@ -24,17 +24,18 @@ target_compile_options(dsv4_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>"
   # -Wrestrict: false alarms of GCC 12 and 13 in std::string (GCC bug 105651).
   "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-psabi;-Wno-restrict>"
-  # A class with a member of an unnamed namespace: a warning of every file but the one that the compiler was started with.
+  # GCC warns of classes with a member from an unnamed namespace in all files of a unity build except the first.
   "$<$<AND:$<BOOL:${DSV4_UNITY}>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Wno-subobject-linkage>"
-  # nvcc's own code for the host trips -Wpedantic and -Wshadow. 2810: false alarm at assignments to nodiscard classes.
+  # nvcc's generated host code triggers -Wpedantic and -Wshadow. 2810: a false alarm at assignments to nodiscard
+  # classes.
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extra-device-vectorization;-diag-suppress=2810>"
   "$<$<AND:$<BOOL:${DSV4_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings;-Xcompiler=-Werror>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-psabi,-ffp-contract=off>")
 if(DSV4_SANITIZE)
   target_compile_options(dsv4_options INTERFACE -fsanitize=${DSV4_SANITIZE} -fno-omit-frame-pointer -g
     -fno-sanitize-recover=all)
-  # Instrumented code sets off false warnings (GCC 12: maybe-uninitialized in Boost.Beast; GCC 13: array-bounds in
-  # std::vector); the other builds are the ones that judge.
+  # Instrumented code causes false warnings (GCC 12: maybe-uninitialized in Boost.Beast; GCC 13: array-bounds in
+  # std::vector), so warnings are errors only in the other builds.
   target_compile_options(dsv4_options INTERFACE -Wno-error)
   target_link_options(dsv4_options INTERFACE -fsanitize=${DSV4_SANITIZE})
 endif()
@@ -51,13 +52,13 @@ function(dsv4_library name)
   target_link_libraries(${name} PUBLIC dsv4_options ${ARGN})
 endfunction()
 
-# Tests spend their time in the libraries; compiling them costs more than running them. So they are optimised little, and
-# twice as many files are compiled as one (0, all of a program, stays).
+# Tests spend their time in the libraries, and compiling the tests takes longer than running them. So they are optimised
+# little, and a unity batch has twice the files (0, all files of a program, stays 0).
 set(DSV4_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-Og>)
 
-# dsv4_test(FOLDER label deps...): one test program of every *_test.cc in the current folder (below it, too);
-# *_slow_test.cc files go into a second program with the label "slow"; they begin first (COST), so that no long test runs
-# alone at the end.
+# dsv4_test(FOLDER deps...): one test program of all *_test.cc files in and below the current folder. *_slow_test.cc
+# files go into a second program with the label "slow". Slow tests begin first (COST), so that no long test runs alone
+# at the end.
 set(DSV4_COST_fast 0)
 set(DSV4_COST_slow 10)
 # Programs under a sanitizer take this many times as long.
@@ -66,7 +67,7 @@ if(DSV4_SANITIZE)
   set(DSV4_SLOWNESS 6)
 endif()
 
-# Tests named Cuda* need a GPU (tests/support/devices.h): ctest knows them as those of the folder "cuda" only.
+# Tests named Cuda* need a GPU (tests/support/devices.h). ctest lists them only for the folder "cuda".
 function(dsv4_test name)
   math(EXPR batch_size "2 * ${CMAKE_UNITY_BUILD_BATCH_SIZE}")
   set(filter "-Cuda*:*/Cuda*:Campaign*")
@@ -89,7 +90,7 @@ function(dsv4_test name)
       set(properties COST ${DSV4_COST_${tier}} TIMEOUT ${timeout} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
       gtest_discover_tests(${name}_${tier}_tests DISCOVERY_TIMEOUT 60 TEST_FILTER "${filter}"
         PROPERTIES LABELS ${tier} ${properties})
-      if(tier STREQUAL "slow" AND NOT name STREQUAL "cuda")  # more seeds and fixtures of the same, left out of `usual`
+      if(tier STREQUAL "slow" AND NOT name STREQUAL "cuda")  # more seeds and fixtures, not in `usual`
         gtest_discover_tests(${name}_${tier}_tests DISCOVERY_TIMEOUT 60 TEST_FILTER "Campaign*"
           PROPERTIES LABELS campaign ${properties})
       endif()
@@ -97,8 +98,9 @@ function(dsv4_test name)
   endforeach()
 endfunction()
 
-# Scripts of the current folder, SUITE_test.py, that start `dsv4 serve` with so many threads, which poll: on two cores run two
-# suites of one thread, or one of two. Under a sanitizer all have two. What lacks a model or a package ends with 77: skipped.
+# dsv4_server_suites(PREFIX THREADS SECONDS COST SUITE...): adds the scripts SUITE_test.py of the current folder. They
+# start `dsv4 serve` with THREADS threads, which poll: two cores run two suites of one thread, or one suite of two.
+# Under a sanitizer every suite has two threads. A suite without its model or package exits with 77 (skipped).
 function(dsv4_server_suites prefix threads seconds cost)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)   # Debian: python3
   math(EXPR timeout "${seconds} * ${DSV4_SLOWNESS}")

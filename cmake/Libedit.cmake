@@ -1,5 +1,5 @@
-# libedit, with which `dsv4 chat` edits its lines; Debian: libedit-dev. Linked statically, as the program shall start where
-# only a C library is. Without it a terminal edits its lines by itself. Sets DSV4_HAVE_LIBEDIT and the target libedit.
+# libedit, for line editing in `dsv4 chat` (Debian: libedit-dev). Linked statically, so that the program needs only a C
+# library to start. Without it the terminal edits lines. Sets DSV4_HAVE_LIBEDIT and the target libedit.
 set(DSV4_HAVE_LIBEDIT OFF)
 find_path(DSV4_LIBEDIT_INCLUDE histedit.h)
 set(libedit_archives "")
@@ -13,5 +13,5 @@ if(DSV4_LIBEDIT_INCLUDE AND NOT libedit_archives MATCHES "NOTFOUND")
   target_include_directories(libedit SYSTEM INTERFACE ${DSV4_LIBEDIT_INCLUDE})
   target_link_libraries(libedit INTERFACE ${libedit_archives})
 else()
-  message(STATUS "Line editing in dsv4 chat: off. libedit-dev is not there; scripts/setup installs it.")
+  message(STATUS "Line editing in dsv4 chat: off, libedit-dev was not found. scripts/setup installs it.")
 endif()

@@ -1,12 +1,13 @@
-# Several files of a target compiled as one: half of a build from nothing was the parsing of headers that they share, and
-# templates that each of them instantiated anew. Names in anonymous namespaces differ within a target for it. The
-# presets cpu and cpu-tsan compile every file alone, so that one that does not include what it uses is still found.
+# Compiles several files of a target as one (a unity build). This halves a full build, because shared headers are parsed
+# and templates are instantiated once per batch. Names in anonymous namespaces must therefore be unique within a target.
+# The presets cpu and cpu-tsan compile every file alone, which finds missing includes.
 set(CMAKE_UNITY_BUILD ${DSV4_UNITY})
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 8 CACHE STRING "Files compiled as one; 0: all of a target")
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8 CACHE STRING "Files compiled as one; 0: all files of a target")
 
-# dsv4_cuda_sources(RESULT ALONE): the .cu files below the current folder, joined in the same way, which CMake does by
-# itself from 3.31 on: most of a small file's time is the CUDA headers', for the host and for each architecture. Files
-# that match ALONE, whose kernels take long by themselves, stay alone, so that they use the cores of a machine with many.
+# dsv4_cuda_sources(RESULT ALONE): sets RESULT to the .cu files below the current folder, joined in the same way. CMake
+# supports this itself since 3.31. A small file spends most of its time on the CUDA headers, for the host and for each
+# architecture. Files that match the regex ALONE have kernels that take long to compile; they stay separate and compile
+# in parallel.
 function(dsv4_cuda_sources result alone)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
   set(single ${sources})

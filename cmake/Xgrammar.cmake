@@ -1,13 +1,13 @@
 # The grammars of structured output: XGrammar's C++ core, from the source package that scripts/setup unpacks into
-# build/deps. Where it is missing everything else is built, and the server refuses structured output.
+# build/deps. Without it the rest is built, and the server refuses structured output.
 set(DSV4_XGRAMMAR_DIR ${PROJECT_SOURCE_DIR}/build/deps/xgrammar CACHE PATH "XGrammar's source package")
 set(DSV4_HAVE_XGRAMMAR OFF)
 if(EXISTS ${DSV4_XGRAMMAR_DIR}/include/xgrammar/xgrammar.h)
   set(DSV4_HAVE_XGRAMMAR ON)
-  # Its own CMake project asks for Python bindings, -Werror and link-time optimisation.
+  # XGrammar's own CMake project needs Python bindings, -Werror and link-time optimisation, so it is not used.
   file(GLOB xgrammar_sources ${DSV4_XGRAMMAR_DIR}/cpp/*.cc ${DSV4_XGRAMMAR_DIR}/cpp/converter_ext/*.cc
     ${DSV4_XGRAMMAR_DIR}/cpp/support/*.cc)
-  # Compiling its compiler of schemas takes long; what runs at every token is optimised.
+  # The schema compiler takes long to build, so it is optimised little. The files that run at every token are optimised.
   set(xgrammar_hot ${xgrammar_sources})
   list(FILTER xgrammar_hot INCLUDE REGEX "/(grammar_matcher|earley_parser|compiled_grammar)\\.cc$")
   list(REMOVE_ITEM xgrammar_sources ${xgrammar_hot})
@@ -19,7 +19,7 @@ if(EXISTS ${DSV4_XGRAMMAR_DIR}/include/xgrammar/xgrammar.h)
     target_include_directories(${target} SYSTEM PRIVATE ${DSV4_XGRAMMAR_DIR}/3rdparty/picojson)
     target_compile_features(${target} PRIVATE cxx_std_17)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-      # Its variants name types that are not complete yet, which Clang takes in C++17 only.
+      # Its variants name incomplete types, which Clang accepts in C++17 only.
       set_target_properties(${target} PROPERTIES CXX_STANDARD 17)
     endif()
     target_compile_definitions(${target} PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
@@ -30,8 +30,8 @@ if(EXISTS ${DSV4_XGRAMMAR_DIR}/include/xgrammar/xgrammar.h)
     endif()
   endforeach()
   target_compile_options(xgrammar PRIVATE $<$<CONFIG:Release>:-O1>)
-  # Names in it clash with those of another file.
+  # Its names clash with those of another file in a unity build.
   set_source_files_properties(${DSV4_XGRAMMAR_DIR}/cpp/json_schema_converter.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 else()
-  message(STATUS "Structured output: off. ${DSV4_XGRAMMAR_DIR} has no XGrammar; scripts/setup fetches it.")
+  message(STATUS "Structured output: off, ${DSV4_XGRAMMAR_DIR} has no XGrammar. scripts/setup fetches it.")
 endif()

@@ -1,11 +1,11 @@
-# Sourced by the scripts beside it: where the tree is, how to fail, how many jobs, how to build.
+# Helpers that the scripts of this folder source: root of the tree, errors, number of jobs, builds.
 # shellcheck shell=bash
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 SCRIPT_NAME=scripts/$(basename -- "$0")
 export LC_ALL=C.UTF-8
 
-# One line on stderr, then the end.
+# Prints one line on stderr and exits with status 1.
 die() {
   printf '%s: error: %s\n' "$SCRIPT_NAME" "$*" >&2
   exit 1
@@ -15,7 +15,7 @@ say() {
   printf '%s\n' "== $*"
 }
 
-# A cache that cannot be written would fail every compilation.
+# Turns ccache off if its folder cannot be written: every compilation would fail.
 prepare_ccache() {
   local cache=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/ccache}
   if ! mkdir -p -- "$cache" 2>/dev/null || [ ! -w "$cache" ]; then
@@ -23,7 +23,7 @@ prepare_ccache() {
   fi
 }
 
-# Bytes that this process may still take: what the machine has free, or what a container's limit leaves.
+# Prints the MiB that this process may still use: the free memory of the machine, or the rest of the container's limit.
 available_memory_mib() {
   local mib limit used
   mib=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
@@ -37,7 +37,8 @@ available_memory_mib() {
   echo "$mib"
 }
 
-# Parallel jobs when each takes about $1 MiB: one per usable core, fewer where memory is short, at least one.
+# jobs_for MIB: prints the number of parallel jobs if each needs MIB of memory: one per usable core, fewer if memory is
+# short, at least one.
 jobs_for() {
   local cores by_memory
   cores=$(nproc)
@@ -47,8 +48,8 @@ jobs_for() {
   echo "$cores"
 }
 
-# configure_preset PRESET [cmake options]: configures build/PRESET; anew when that folder was made for a tree that lay
-# elsewhere, because CMake refuses to reuse it.
+# configure_preset PRESET [cmake options]: configures build/PRESET. Starts fresh if the folder was made for a tree at
+# another path, because CMake refuses to reuse it.
 configure_preset() {
   local preset=$1 cache=$ROOT/build/$1/CMakeCache.txt
   local fresh=()
@@ -65,13 +66,13 @@ build_preset() {
   cmake --build "$ROOT/build/$preset" --parallel "$(jobs_for "$mib")" "$@"
 }
 
-# The folder of reference checkpoints beside the repository, where there is one (tests/support/fixture.h).
+# Prints the folder of reference checkpoints next to the repository; it may not exist (tests/support/fixture.h).
 fixtures_beside() {
   echo "$ROOT/../shared/fixtures"
 }
 
-# python_with MODULE VERSION: prints a Python of .venv that has this package of PyPI, fetched where it is missing; fails
-# where it cannot be had.
+# python_with MODULE VERSION: prints the path of .venv's Python after it has installed this PyPI package if missing.
+# Fails if the package cannot be fetched.
 python_with() {
   local venv=$ROOT/.venv
   if [ ! -x "$venv/bin/python" ]; then

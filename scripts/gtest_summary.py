@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What several runs of a GoogleTest program said, from their output: one JSON line.
+"""Summarises the output of several runs of a GoogleTest program as one JSON line.
 
     gtest_summary.py OUTPUT...
 
-A run may have been killed: what had begun by then is "unfinished", and of what it was to run the rest is "not_reached". What failed
-is printed on stderr as it stands. The exit status is 0 when something passed and nothing failed, stayed unfinished or was not reached.
+A run may have been killed. A test that had begun is then "unfinished", planned tests after it are "not_reached". The
+output of failed tests is printed on stderr. Exits 0 if at least one test passed and none failed, was unfinished or was
+not reached.
 """
 
 import json
@@ -17,7 +18,7 @@ COUNT = re.compile(r"^\[=+\] Running (\d+) tests? from")
 
 
 def read(text):
-    """({name: how it ended}, tests that were to run) of one run."""
+    """Returns ({name: result}, number of planned tests) of one run."""
     ended, begun, wanted = {}, None, 0
     for line in text.splitlines():
         if match := COUNT.match(line):
@@ -41,7 +42,7 @@ def main(paths):
         of_run, wanted = read(text)
         missing += max(0, wanted - len(of_run)) if wanted else 0
         if not wanted:
-            ended[path] = "UNFINISHED"  # it said nothing
+            ended[path] = "UNFINISHED"  # the run has no output
         ended.update(of_run)
         for name in [n for n, how in of_run.items() if how in ("FAILED", "UNFINISHED")]:
             begin = text.find("RUN      ] " + name + "\n")

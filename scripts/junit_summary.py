@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Prints '<passed> <failed> <skipped>' for a JUnit file of ctest, and the names of the failures on stderr.
 
-Only a test that says itself that it cannot run here counts as skipped. A test that ctest could not start (no
-executable, a fixture that failed) counts as failed, although ctest writes it down as skipped.
+A test counts as skipped only if it reports itself that it cannot run here. A test that ctest could not start (no
+executable, a failed fixture) counts as failed, although ctest records it as skipped.
 """
 
 import sys

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Finds writes to registers that a running wgmma still reads.
 
-The compiler does not keep a wgmma's A registers until wgmma.wait_group; source has to (src/ops/gemm_sm90.cuh), and a
-mistake shows as wrong sums now and then. Give the SASS of an object file:
+The compiler does not keep a wgmma's A registers until wgmma.wait_group, so the source has to (src/ops/gemm_sm90.cuh). A
+mistake gives wrong sums in some runs. The input is the SASS of an object file:
   cuobjdump -sass wgmma_linear_sm90.cu.o | scripts/wgmma_hazards.py
-Code is followed in the order of its addresses, each loop with wgmma twice. Exit status 1 when something is found.
+Code is followed in the order of its addresses, each loop with wgmma twice. Exits 1 if there is a finding.
 """
 import re
 import sys

@@ -65,7 +65,7 @@ class Setup(unittest.TestCase):
     def test_an_optional_package_that_is_not_to_be_had_costs_itself_only(self):
         code, said = self.run_setup(gone=["node-dompurify"])
         self.assertEqual((code, "fetched" in said), (0, True), said)
-        self.assertIn("going on without node-dompurify:", said)
+        self.assertIn("continuing without node-dompurify:", said)
         for name in ["g++", "libedit-dev", "libssl-dev", "libzmq5", "libjs-marked"]:
             self.assertIn(name, self.lines("installed"))
 
