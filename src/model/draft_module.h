@@ -1,4 +1,4 @@
-// The draft modules that checkpoints bring along for speculative decoding.
+// The draft modules of checkpoints, for speculative decoding.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@ namespace dsv4 {
 
 enum class DraftModule : uint8_t {
   kNone,
-  kMtp,     // one block that predicts the token after the next; more by feeding it its own output
+  kMtp,     // one block that predicts the token after the next; further tokens by reading its own output
   kDspark,  // blocks that predict B tokens at once, and a chain over them
-  kAny,     // asked for: the one that is there, or none
+  kAny,     // as a request: the module of the checkpoint, or none
 };
 
 constexpr std::string_view NameOf(DraftModule module) {
@@ -27,13 +27,13 @@ constexpr std::string_view NameOf(DraftModule module) {
   return "?";
 }
 
-// What the engine needs to know of a draft module that is bound.
+// The properties of a bound draft module that the engine uses.
 struct DraftFacts {
   DraftModule module = DraftModule::kNone;
-  int64_t most = 0;            // drafts of a sequence in a step
-  int64_t rows = 1;            // of a sequence in a pass of LoadedModel::Draft
-  int64_t usual = 0;           // drafts, where nobody asks for a number
-  bool makes_at_once = false;  // a pass makes all of a sequence's drafts
+  int64_t most = 0;            // most draft tokens of a sequence in a step
+  int64_t rows = 1;            // rows of a sequence in a pass of LoadedModel::Draft
+  int64_t usual = 0;           // default number of draft tokens
+  bool makes_at_once = false;  // one pass makes all of a sequence's drafts
   bool says_how_sure = false;  // LoadedModel::Draft gives a confidence
 };
 

@@ -22,17 +22,17 @@ double MatrixBytes(const QuantTensor& m) {
 
 using VisitFn = std::function<void(const void*, int64_t, float)>;
 
-// Its codes and scales.
+// Visits the codes and scales of a matrix.
 void VisitMatrix(const QuantTensor& m, const VisitFn& visit) {
   if (!m) return;
   visit(m.codes, PlacedCodeBytes(m), m.global_scale);
-  // Of a view into a grid of scales, those of its own rows.
+  // For a view into a grid of scales, begins at the scales of its own rows.
   const bool tiles = m.layout == WeightLayout::kTiles;
   const int64_t first = tiles ? 0 : m.scale_row_offset / kFp8BlockSize * FileScaleRowBytes(m);
   if (const int64_t bytes = PlacedScaleBytes(m); bytes > 0) visit(m.block_scale + first, bytes, 1.0f);
 }
 
-// KV rows and index keys that one sequence's step reads.
+// The bytes of KV rows and index keys that one sequence's step reads.
 double CacheBytes(const Model& model, int64_t context) {
   const Config& c = model.config;
   double bytes = 0;
@@ -117,7 +117,7 @@ double BoundModel::StepBytes(int64_t batch, int64_t context) const {
   VisitNamedWeights(
       model_.weights,
       [&](const WeightRef& ref, const QuantTensor& m) {
-        // Decode's steps read what is cut.
+        // Decode steps read the slices, not the whole copies.
         const bool read = ref.stage < 0 && ref.row->presence != WeightPresence::kRanks;
         if (read) all += TimesInRank(ref, num_slices) * MatrixBytes(m);
       },

@@ -1,4 +1,4 @@
-// A bound model behind the seam's interface.
+// The model interface (model/model.h) of a bound DeepSeek-V4 model.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace dsv4::deepseek_v4 {
 
 class BoundModel : public LoadedModel {
  public:
-  // expert_bytes: of one expert of every layer; homes: of experts on the disk.
+  // expert_bytes: size of one expert of every layer. homes: sources of the experts on the disk.
   BoundModel(Model model, ExpertPlacement placement, std::vector<int64_t> expert_bytes, ExpertHomes homes)
       : model_(std::move(model)),
         experts_(model_.weights, std::move(placement), std::move(expert_bytes), model_.config.num_experts,
@@ -53,7 +53,7 @@ class BoundModel : public LoadedModel {
 
  private:
   Model model_;
-  ExpertPlaces experts_;  // of model_
+  ExpertPlaces experts_;  // experts of model_
 };
 
 }  // namespace dsv4::deepseek_v4

@@ -56,7 +56,7 @@ ModelFacts FactsOf(const Config& c, const NumericsModes& modes, const BindReport
           .draft = c.draft.facts()};
 }
 
-// What both kinds of sources know from the config.
+// The properties of both kinds of sources that follow from the config.
 class Source : public ModelSource {
  public:
   Source(const Config& config, const NumericsModes& modes, BindReport report)
@@ -90,11 +90,11 @@ class Source : public ModelSource {
   Sharding ShardingOf(int rank, int count) const { return {.rank = rank, .count = count, .fixed_cuts = fixed_cuts_}; }
   bool is_cut(int count) const { return ShardingOf(0, count).cuts() > 1; }
 
-  // Of one expert of every layer, of each rank on GPUs.
+  // The bytes of one expert of every layer; on GPUs per rank.
   virtual std::vector<int64_t> ExpertBytes(DeviceKind device, int count) const = 0;
   virtual QuantTensor Embedding() const = 0;  // its shape and format
   int64_t EmbeddingBytes() const { return AlignedBytes(FileBytes(Embedding())); }
-  // `bytes` with what Sizes says of experts and the embedding table.
+  // Completes `bytes` with the sizes of experts and of the embedding table.
   ModelSizes SizesOf(const PlacedBytes& bytes, DeviceKind device, int count) const {
     ModelSizes sizes{.weights = bytes.device, .embedding = EmbeddingBytes()};
     sizes.host_embedding = placement_.EmbeddingOnHost() ? sizes.embedding : 0;
@@ -123,7 +123,7 @@ class Source : public ModelSource {
     models.push_back(Bound(std::move(model), device, 1, std::move(homes)));
     return models;
   }
-  // One model for each of `count` ranks of weights in the host's memory.
+  // Makes one model for each of `count` ranks from weights in host memory.
   Result<Models> MakeRankModels(const Weights& whole, int count, ThreadPool& pool) const {
     Models models;
     for (int rank = 0; rank < count; ++rank) {
@@ -149,11 +149,11 @@ class Source : public ModelSource {
   const NumericsModes modes_;
   const BindReport report_;
   ExpertPlacement placement_;
-  int fixed_cuts_ = 0;  // as of Sharding
+  int fixed_cuts_ = 0;  // as in Sharding
 
  private:
   const ModelFacts facts_;
-  std::vector<uint64_t> counts_;  // that the placement follows
+  std::vector<uint64_t> counts_;  // counts that the placement follows
 };
 
 std::vector<std::pair<std::string, std::string>> Source::DescribeConfig() const {
@@ -249,7 +249,7 @@ class Checkpoint : public Source {
       return OneModel(std::move(model), device.kind(), HomesOf({}));
     }
     const Stopwatch reading;
-    if (files_->num_bytes() < available_bytes) {  // else they are read as their pages are needed
+    if (files_->num_bytes() < available_bytes) {  // otherwise they are read page by page on demand
       if (!files_->Preload(&pool, progress)) return Cancelled("loading was cancelled");
       times->bytes = files_->num_bytes();
     }
@@ -272,7 +272,7 @@ class Checkpoint : public Source {
   QuantTensor Embedding() const override { return model_.weights.embed; }
 
  private:
-  // Of experts on the disk: the files stay mapped.
+  // The sources of experts on the disk. The files stay mapped.
   ExpertHomes HomesOf(const Sharding& sharding) const {
     if (placement_.DiskByLayer().empty()) return {};
     return {std::make_shared<const Weights>(model_.weights), sharding};
@@ -293,7 +293,7 @@ class Checkpoint : public Source {
   }
 
   std::shared_ptr<const TensorSource> files_;
-  Model model_;  // views of the files, until it is loaded
+  Model model_;  // views of the files until it is loaded
 };
 
 class Synthetic : public Source {
@@ -303,12 +303,13 @@ class Synthetic : public Source {
       : Source(config, modes, BindReport{.weight_bytes = weight_bytes}), model_(model), tight_experts_(tight_experts) {}
 
   std::vector<std::string> files() const override { return {}; }
-  // Of several ranks on a CPU down projections are copied, a third of the experts: half of all is counted.
+  // With several ranks on a CPU, the down projections are copied: a third of the experts. This counts half of all
+  // weights.
   ModelSizes Sizes(DeviceKind device, int count) const override {
     const bool on_host = device == DeviceKind::kCpu;
     const SyntheticBytes bytes = SyntheticWeightBytes(device, config_, model_, tight_experts_,
                                                       on_host ? Sharding{} : ShardingOf(0, count), placement_);
-    PlacedBytes placed = bytes.weights;  // what stands for the files' is made, too
+    PlacedBytes placed = bytes.weights;  // synthetic weights that stand for files are also made
     const std::vector<int64_t> on_disk = placement_.DiskByLayer(), expert_bytes = ExpertBytes(device, count);
     for (size_t l = 0; l < on_disk.size(); ++l) placed.host -= on_disk[l] * expert_bytes[l];
     ModelSizes sizes = SizesOf(placed, device, count);
@@ -340,7 +341,7 @@ class Synthetic : public Source {
   }
 
  protected:
-  // Of several ranks on a CPU the whole is made.
+  // With several ranks on a CPU the whole model is made.
   std::vector<int64_t> ExpertBytes(DeviceKind device, int count) const override {
     return SyntheticExpertBytes(device, config_, model_, tight_experts_,
                                 device == DeviceKind::kCpu ? Sharding{} : ShardingOf(0, count));
@@ -348,14 +349,14 @@ class Synthetic : public Source {
   QuantTensor Embedding() const override { return SyntheticShapes(config_, model_).embed; }
 
  private:
-  // Every rank makes its own, beside the others.
+  // Every rank makes its own weights, in parallel with the others.
   Result<Models> MakeRanks(std::span<Device* const> devices, ThreadPool& pool, const LoadProgress& progress,
                            LoadTimes* times) const {
     const Stopwatch making;
     const auto count = static_cast<int>(devices.size());
     std::atomic<bool> stopped = false, out_of_memory = false;
     std::vector<Result<Weights>> made(devices.size(), Result<Weights>(Weights{}));
-    std::vector<std::jthread> threads;  // joined, also where one cannot be started
+    std::vector<std::jthread> threads;  // joined, also if one cannot be started
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
         const auto at = static_cast<size_t>(rank);
@@ -401,7 +402,7 @@ Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, cons
   BindReport report;
   DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, files, &report));
   if (device.kind() != DeviceKind::kCpu && tight_experts) {
-    ThreadPool pool(0);  // files that lie on a disk are read from several places at once
+    ThreadPool pool(0);  // reads files on a disk at several places at once
     files->ExpectScattered(true);
     UseTightTiles(&pool, &weights);
     files->ExpectScattered(false);

@@ -1,4 +1,4 @@
-// What the seam of models (model/model.h) asks of DeepSeek-V4.
+// DeepSeek-V4's functions for the model interface (model/model.h).
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace dsv4::deepseek_v4 {
 
-// As OpenModel and OpenSyntheticModel.
+// OpenModel and OpenSyntheticModel for this family.
 Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes,
                                                     const Device& device, DraftModule draft, bool tight_experts);
 Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,

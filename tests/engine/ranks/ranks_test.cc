@@ -303,7 +303,8 @@ TEST(RanksFaults, ADeviceThatFailsIsNamedAndNobodyWaitsForIt) {
   EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}, {}).ok());
   const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
   EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_THAT(status.message(), HasSubstr("rank 2 (after place 19): the CPU failed (simulated: DSV4_FAIL_DEVICE_AFTER)"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("rank 2 (after place 19): the CPU failed (simulated: DSV4_FAIL_DEVICE_AFTER)"));
   EXPECT_EQ(ranks->status().message(), status.message());
   EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}, {}).message(), status.message());
 }

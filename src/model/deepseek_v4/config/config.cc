@@ -39,7 +39,7 @@ void CheckFixedChoices(ConfigReader& in) {
   in.Expect({"rope_interleave"}, true);
 }
 
-// An entry of the official list, a ratio, or of transformers', a name. Null: neither.
+// An entry of the official list is a ratio, of transformers' list a name. Null: neither.
 const LayerRule* RuleOf(const Json& entry, bool ratio) {
   if (ratio) return entry.is_number_integer() ? FindLayerRule(entry.get<int64_t>()) : nullptr;
   for (const LayerRule& rule : kLayerRules) {
@@ -57,8 +57,8 @@ std::string AcceptedRules(bool ratio) {
   return all;
 }
 
-// The official list, or transformers' layer_types with compress_rates. Entries after the last layer belong to draft
-// modules. There is no default: transformers' own fits no released model.
+// Reads the official list, or transformers' layer_types with compress_rates. Entries after the last layer belong to
+// draft modules. There is no default: transformers' default matches no released model.
 void ReadSchedule(ConfigReader& in, Config& c) {
   const Json* ratios = in.Find({"compress_ratios"});
   const Json* types = in.Find({"layer_types"});
@@ -83,7 +83,7 @@ void ReadSchedule(ConfigReader& in, Config& c) {
   }
 }
 
-// num_hash_layers, or transformers' mlp_layer_types: "hash_moe" in the first layers, then "moe".
+// Reads num_hash_layers, or transformers' mlp_layer_types: "hash_moe" in the first layers, then "moe".
 void ReadHashLayers(ConfigReader& in, Config& c) {
   const Json* types = in.Find({"num_hash_layers", "n_hash_layers"}) == nullptr ? in.Find({"mlp_layer_types"}) : nullptr;
   if (types == nullptr) {
@@ -137,7 +137,7 @@ void ReadRope(ConfigReader& in, Config& c) {
   c.max_positions = in.Int({"max_position_embeddings"}, 1, int64_t{1} << 27, std::max<int64_t>(extended, 1));
 }
 
-// Absent ids are the family's: <|begin_of_sentence|> 0, <|end_of_sentence|> 1.
+// Defaults of missing ids: <|begin_of_sentence|> 0, <|end_of_sentence|> 1.
 void ReadSpecialTokens(ConfigReader& in, Config& c) {
   const int64_t last = c.vocab_size - 1;
   c.bos_token_id = static_cast<TokenId>(in.Int({"bos_token_id"}, -1, last, 0));
@@ -154,7 +154,7 @@ void ReadSpecialTokens(ConfigReader& in, Config& c) {
   for (const Json& id : *eos) c.eos_token_ids.push_back(static_cast<TokenId>(in.IntOf("eos_token_id", id, 0, last)));
 }
 
-// What the layers take for granted about sizes that fit together.
+// Checks the relations between sizes that the layers require.
 void CheckGeometry(ConfigReader& in, const Config& c) {
   const auto check = [&](bool ok, std::string_view field, int64_t value, const std::string& accepted) {
     if (!ok) in.Fail(StrCat(field, " is ", value, "; accepted: ", accepted));

@@ -1,4 +1,4 @@
-// What config.json says about a DeepSeek-V4 model, checked. Letters as in docs/dev/glossary.md.
+// The checked contents of a DeepSeek-V4 model's config.json. docs/dev/glossary.md defines the letters.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,13 @@ struct DraftConfig {
   int64_t stages = 0;
   // DSpark:
   int64_t block = 0;             // B: tokens drafted at once
-  TokenId noise_token_id = -1;   // in place of those that are not known
-  std::vector<int64_t> targets;  // layers whose streams it reads, rising
+  TokenId noise_token_id = -1;   // for tokens that are not known yet
+  std::vector<int64_t> targets;  // layers whose streams it reads, in rising order
   int64_t markov_rank = 0;
 
-  int64_t most() const { return is_dspark() ? block : is_mtp() ? kMaxDraftBlock - 1 : 0; }  // drafts of a sequence
-  int64_t rows() const { return is_dspark() ? block : 1; }  // of a sequence in a pass of the module
+  // most draft tokens of a sequence
+  int64_t most() const { return is_dspark() ? block : is_mtp() ? kMaxDraftBlock - 1 : 0; }
+  int64_t rows() const { return is_dspark() ? block : 1; }  // rows of a sequence in a pass of the module
   DraftFacts facts() const {
     constexpr int64_t kUsualOfMtp = 2;  // it is trained for one
     return {.module = module,
@@ -44,7 +45,7 @@ struct Config {
   int64_t hidden_size = 0;         // D
   int64_t num_layers = 0;          // L
   int64_t num_heads = 0;           // N
-  int64_t head_dim = 0;            // Dh, of which the last Dr carry RoPE
+  int64_t head_dim = 0;            // Dh; the last Dr channels carry RoPE
   int64_t rope_dim = 0;            // Dr
   int64_t q_lora_rank = 0;         // Rq
   int64_t o_groups = 0;            // G
@@ -64,8 +65,8 @@ struct Config {
   int64_t hc_sinkhorn_iters = 0;
   float hc_eps = 0;
   float rms_norm_eps = 0;
-  double rope_theta = 0;           // layers of ratio 0
-  double compress_rope_theta = 0;  // the others, with YaRN:
+  double rope_theta = 0;           // for layers of ratio 0
+  double compress_rope_theta = 0;  // for the other layers, with YaRN:
   double yarn_factor = 0;
   double yarn_original_positions = 0;
   double yarn_beta_fast = 0;
@@ -75,29 +76,29 @@ struct Config {
   std::vector<TokenId> eos_token_ids;
   TokenId bos_token_id = -1;  // -1: none
   DraftConfig draft;          // filled by LoadDraftConfig
-  int num_ranks = 1;          // whose share heads, groups and width are (ShardConfig); in files always 1
-  // 0; or heads, groups and width are one of so many slices, of which a rank has several, so that sums do not depend on
-  // the number of ranks (Sharding)
+  int num_ranks = 1;  // number of ranks that heads, groups and width are divided among (ShardConfig); always 1 in files
+  // 0: one slice per rank. Otherwise the number of slices of the model; heads, groups and width are then one slice's. A
+  // rank has several slices, so that sums do not depend on the number of ranks (Sharding)
   int fixed_cuts = 0;
   int num_cuts() const { return fixed_cuts > 0 ? fixed_cuts : num_ranks; }
-  int num_slices() const { return num_cuts() / num_ranks; }  // of a rank
+  int num_slices() const { return num_cuts() / num_ranks; }  // per rank
 
   const LayerRule& rule(int64_t layer) const { return *FindLayerRule(compress_ratios[static_cast<size_t>(layer)]); }
   LayerKind kind(int64_t layer) const { return rule(layer).kind; }
   bool is_hash(int64_t layer) const { return layer < num_hash_layers; }
 };
 
-// Reads DIR/config.json (official or transformers' field names) or, without it, DIR/inference/config.json.
-// Every value that the code relies on is checked; the error names the field, its value and what is accepted.
+// Reads DIR/config.json (official or transformers' field names), or DIR/inference/config.json if it does not exist.
+// Checks every value that the code relies on. An error names the field, its value and the accepted values.
 Result<Config> LoadConfig(const std::string& model_dir);
 
-// DIR/config.json or, without it, DIR/inference/config.json as it is.
+// The text of DIR/config.json, or of DIR/inference/config.json if it does not exist.
 struct ConfigText {
   std::string text, path;
 };
 Result<ConfigText> ReadConfigText(const std::string& model_dir);
 
-// The same as LoadConfig from the file's text; `what` names it in errors.
+// LoadConfig for the file's text; `what` names it in errors.
 Result<Config> ParseConfig(const std::string& json_text, const std::string& what);
 
 }  // namespace dsv4::deepseek_v4

@@ -1,4 +1,4 @@
-// Reads fields of config.json under any of their names; every value is checked.
+// Reads fields of config.json by any of their names, and checks every value.
 #pragma once
 
 #include <cmath>
@@ -17,13 +17,13 @@ namespace dsv4::deepseek_v4 {
 
 using Names = std::initializer_list<std::string_view>;  // spellings of one field, the official one first
 
-// The value as it would stand in the file, cut to fit a message.
+// The value as JSON text, shortened for a message.
 inline std::string Shown(const Json& value) {
   std::string s = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
   return s.size() <= 80 ? s : s.substr(0, 77) + "...";
 }
 
-// Reads fields of one JSON document and keeps the first thing that was wrong; after that every read gives a zero.
+// Reads fields of one JSON document and keeps the first error. After an error every read returns zero.
 class ConfigReader {
  public:
   ConfigReader(const Json& root, std::string_view what) : root_(root), what_(what) {}
@@ -39,8 +39,8 @@ class ConfigReader {
     }
   }
 
-  // The field under any of its names; "a.b" is field b of object a. Null counts as absent. Two names with different
-  // values are an error.
+  // The field by any of its names; "a.b" is field b of object a. Null counts as absent. If two names have different
+  // values, that is an error.
   const Json* Find(Names names) {
     const Json* found = nullptr;
     std::string_view found_name;
@@ -87,7 +87,7 @@ class ConfigReader {
     return x;
   }
 
-  // A field that the code has one fixed meaning for; it may be absent.
+  // A field for which the code supports one value; it may be absent.
   void Expect(Names names, const Json& accepted) {
     const Json* value = Find(names);
     if (value != nullptr && *value != accepted) Refuse(*names.begin(), *value, Shown(accepted));

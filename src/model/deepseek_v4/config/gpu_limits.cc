@@ -37,8 +37,7 @@ Status CheckGpuLimits(const Config& c) {
         {"num_attention_heads * head_dim / o_groups", c.num_heads * c.head_dim / c.o_groups, kMaxColumnsOnGpu},
         {"o_groups * o_lora_rank", c.o_groups * c.o_lora_rank, kMaxColumnsOnGpu}}) {
     if (l.value > l.most) {
-      return Unsupported(
-          StrCat(l.what, " is ", l.value, "; on a GPU it may be ", l.most, " at most; use --device cpu"));
+      return Unsupported(StrCat(l.what, " is ", l.value, "; the limit on a GPU is ", l.most, "; use --device cpu"));
     }
   }
   return {};
@@ -48,7 +47,7 @@ Status CheckBecomesTiles(const QuantTensor& m) {
   const WeightFormatInfo& f = InfoOf(m.format);
   if (!f.grid() || m.scale_row_offset % kTileRows16 == 0) return {};
   return Unsupported(StrCat("an ", f.family, " matrix begins at row ", m.scale_row_offset,
-                            " of its scale grid's tensor; on a GPU that must be a multiple of ", kTileRows16,
+                            " of its scale grid's tensor; on a GPU this row must be a multiple of ", kTileRows16,
                             "; use --device cpu"));
 }
 

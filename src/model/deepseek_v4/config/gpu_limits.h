@@ -1,4 +1,4 @@
-// Which models and matrices the GPU's kernels take.
+// Limits of the GPU kernels for models and matrices.
 #pragma once
 
 #include "dsv4/status.h"
@@ -7,9 +7,9 @@
 
 namespace dsv4::deepseek_v4 {
 
-// kUnsupported, with the field, its value and the most that a GPU takes, where the config goes beyond it.
+// kUnsupported if the config exceeds a limit; the message has the field, its value and the limit.
 Status CheckGpuLimits(const Config& config);
-// The same where a matrix of a file cannot be packed.
+// The same if a matrix of a file cannot be packed.
 Status CheckBecomesTiles(const QuantTensor& m);
 
 }  // namespace dsv4::deepseek_v4

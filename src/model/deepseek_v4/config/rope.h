@@ -7,10 +7,10 @@
 
 namespace dsv4::deepseek_v4 {
 
-// f_i = rope_theta^(-2i/Dr), i < Dr/2: layers of ratio 0.
+// f_i = rope_theta^(-2i/Dr), i < Dr/2: for layers of ratio 0.
 std::vector<float> PlainRopeFrequencies(const Config& config);
 
-// compress_rope_theta with YaRN, applied at every length: all other layers, for everything in them.
+// compress_rope_theta with YaRN, applied at every length: for all other layers, and everything in them.
 std::vector<float> CompressRopeFrequencies(const Config& config);
 
 }  // namespace dsv4::deepseek_v4

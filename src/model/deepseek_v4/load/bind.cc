@@ -10,10 +10,10 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
-// The routed experts of a layer, whose names begin with `block`, where the files have them stacked.
+// Binds the routed experts of a layer, whose names begin with `block`, if the files have them stacked.
 void BindStackedExperts(TensorBinder& in, const Letters& s, const std::string& block,
                         std::vector<ExpertWeights>& experts) {
-  in.Forbid(StrCat(block, "ffn.experts.0.w1.weight"), "the experts are doubly present, stacked and one by one");
+  in.Forbid(StrCat(block, "ffn.experts.0.w1.weight"), "the experts are present twice, stacked and separate");
   for (const StackedExperts& stack : kStackedExperts) {
     const Shape one = kExpertWeights[stack.first].shape(s);
     const auto count = static_cast<int64_t>(stack.count);

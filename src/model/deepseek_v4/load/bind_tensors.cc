@@ -54,14 +54,14 @@ TensorBinder::TensorBinder(std::shared_ptr<const TensorSource> source, const Bin
     const auto id = static_cast<int32_t>(official_.size());
     official_.push_back(name);
     if (IsCompressedTensorsName(name)) {
-      Fail(
-          Unsupported(StrCat("'", source_.FileOf(tensor), "': tensor '", tensor.name,
-                             "' belongs to the compressed-tensors layout, which is not read; convert the checkpoint to "
-                             "ModelOpt's names (weight, weight_scale, weight_scale_2)")));
+      Fail(Unsupported(
+          StrCat("'", source_.FileOf(tensor), "': tensor '", tensor.name,
+                 "' belongs to the compressed-tensors layout, which is not supported; convert the checkpoint to "
+                 "ModelOpt's names (weight, weight_scale, weight_scale_2)")));
     }
     if (const int32_t other = names_.Insert(name, id); other >= 0) {
       const FileTensor& first = source_.tensors()[static_cast<size_t>(other)];
-      Fail(tensor, StrCat("is doubly present: '", first.name, "' in '", source_.FileOf(first), "' is the same tensor"));
+      Fail(tensor, StrCat("is present twice: '", first.name, "' in '", source_.FileOf(first), "' is the same tensor"));
     }
   }
 }
@@ -74,7 +74,7 @@ void TensorBinder::Fail(const FileTensor& tensor, std::string_view what) {
   Fail(DataLoss(StrCat("'", source_.FileOf(tensor), "': tensor '", tensor.name, "' ", what)));
 }
 
-// Null when it is not there, or after an error.
+// Null if it is not present, or after an error.
 const FileTensor* TensorBinder::Find(std::string_view name) {
   const int32_t id = status_.ok() ? names_.Find(name) : -1;
   if (id < 0) return nullptr;
@@ -101,7 +101,7 @@ void TensorBinder::Account(const FileTensor& tensor, std::string_view format, in
   const auto same = [&](const FormatSummary& f) { return f.format == format; };
   auto it = std::find_if(report_.formats.begin(), report_.formats.end(), same);
   if (it == report_.formats.end()) it = report_.formats.insert(it, {std::string(format), 0, 0, 0});
-  it->num_tensors += elements > 0 ? 1 : 0;  // scales come with no elements of their own
+  it->num_tensors += elements > 0 ? 1 : 0;  // scales are counted with their matrix and have no elements of their own
   it->num_parameters += elements;
   it->bytes += tensor.num_bytes;
 }
@@ -128,7 +128,7 @@ void TensorBinder::ResolveScales(std::string_view name, Parts& parts, int64_t co
   const FileTensor& scale = *parts.block_scale;
   const std::string per = f.grid() ? StrCat(f.block_rows, " x ", f.block_cols) : StrCat(f.block_cols);
   if (!HasShape(scale, blocks, StrCat(", one scale per ", per))) return;
-  // Some writers store E8M0 as U8; nothing else has this shape.
+  // Some writers store E8M0 as U8. Nothing else has this shape.
   const bool as_bytes = scale.dtype == DType::kU8 && f.scale == DType::kF8E8M0;
   parts.scale_dtype = as_bytes ? f.scale : scale.dtype;
   if (!scale.dtype_known || (parts.scale_dtype != f.scale && !(f.f32_scale && parts.scale_dtype == DType::kF32))) {
@@ -137,15 +137,15 @@ void TensorBinder::ResolveScales(std::string_view name, Parts& parts, int64_t co
   }
   if (!f.global_scale) return;
   CheckGlobalScale(*parts.global_scale, count);
-  // Static activation scales are never used (they overflow E4M3 block scales), but a broken one is a broken file.
+  // Static activation scales are not used (they overflow E4M3 block scales), but a broken one means a broken file.
   if (const FileTensor* input = Find(StrCat(name, ".input_scale")); input != nullptr) CheckGlobalScale(*input, count);
 }
 
-// Null: weights of this type are not read.
+// Null: this weight type is not supported.
 const WeightFormatInfo* TensorBinder::FormatOf(std::string_view name, const FileTensor& codes) {
   for (const WeightFormatInfo& f : kWeightFormats) {
     if (!codes.dtype_known || codes.dtype != f.codes) continue;
-    // U8 codes are NVFP4 by their global scale; without one, E8M0 scales per 32 can only mean MXFP4.
+    // U8 codes with a global scale are NVFP4. Without one, E8M0 scales per 32 can only mean MXFP4.
     const bool mxfp4 = f.format == WeightFormat::kNvfp4 && !Has(StrCat(name, ".weight_scale_2")) &&
                        Has(StrCat(name, ".scale"));
     return mxfp4 ? &InfoOf(WeightFormat::kMxfp4) : &f;
@@ -181,11 +181,12 @@ TensorBinder::Parts TensorBinder::Resolve(std::string_view name, int64_t count, 
   const WeightFormatInfo* f = FormatOf(name, codes);
   if (f == nullptr) {
     Fail(Unsupported(StrCat("'", source_.FileOf(codes), "': tensor '", codes.name, "' has type ", codes.dtype_name,
-                            "; weights are read from F32, BF16, F8_E4M3, I8 (MXFP4) and U8 (NVFP4)")));
+                            "; accepted: F32, BF16, F8_E4M3, I8 (MXFP4), U8 (NVFP4)")));
     return parts;
   }
   parts.format = f->format;
-  if (!HasShape(codes, f->packed() ? Stacked(count, rows, cols / 2) : plain, f->packed() ? ", two values a byte" : ""))
+  if (!HasShape(codes, f->packed() ? Stacked(count, rows, cols / 2) : plain,
+                f->packed() ? ", two values per byte" : ""))
     return parts;
   if (f->quantised()) ResolveScales(name, parts, count, rows, cols);
   if (!status_.ok()) return parts;
@@ -332,7 +333,7 @@ Status TensorBinder::Finish(bool with_drafts, BindReport& report) {
     if (used_[i]) continue;
     if (with_drafts ? !IsCopyInDraft(official_[i]) : !IsDraftName(official_[i])) {
       Fail(tensor,
-           StrCat("of shape ", tensor.shape.ToString(), " is unknown: no part of the model in config.json has it"));
+           StrCat("of shape ", tensor.shape.ToString(), " is unknown: no part of the model in config.json uses it"));
     }
     report_.unused_tensors.emplace_back(tensor.name);
   }

@@ -1,4 +1,4 @@
-// TensorBinder: one tensor at a time, by official name. bind.cc says which; this says how each kind is checked.
+// TensorBinder binds one tensor at a time, by official name. bind.cc chooses the tensors; this class checks each kind.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace dsv4::deepseek_v4 {
 
-// Owns what binding copies, and keeps the mapped files.
+// Owns the copies that binding makes, and keeps the mapped files.
 struct WeightStorage {
   struct FreeDeleter {
     void operator()(void* p) const;
@@ -24,7 +24,7 @@ struct WeightStorage {
   void* Allocate(int64_t num_bytes);  // 64-byte aligned
 };
 
-// After the first error every call returns an empty tensor; status() tells the error.
+// After the first error every call returns an empty tensor; status() returns the error.
 class TensorBinder {
  public:
   TensorBinder(std::shared_ptr<const TensorSource> source, const BindOptions& options);
@@ -35,24 +35,24 @@ class TensorBinder {
   // A matrix [rows, cols] in any weight format, `name` without `.weight`.
   QuantTensor Matrix(std::string_view name, int64_t rows, int64_t cols);
 
-  // A matrix [rows, cols] in F32 or BF16, whole name.
+  // A matrix [rows, cols] in F32 or BF16; `name` is the whole name.
   QuantTensor PlainMatrix(std::string_view name, int64_t rows, int64_t cols);
 
-  // `count` matrices [rows, cols] in one tensor [count, rows, cols]; each is returned as `parts` equal runs of rows,
-  // matrix by matrix.
+  // `count` matrices [rows, cols] in one tensor [count, rows, cols]. Returns each as `parts` equal runs of rows, matrix
+  // by matrix.
   std::vector<QuantTensor> Stack(std::string_view name, int64_t count, int64_t rows, int64_t cols, int64_t parts);
 
-  // F32 or BF16 as finite, owned f32.
+  // F32 or BF16 [shape] as owned f32; all values must be finite.
   Tensor Vector(std::string_view name, const Shape& shape);
 
   // I64 or I32 [rows, cols] as owned i32, each in [0, limit).
   Tensor Ids(std::string_view name, int64_t rows, int64_t cols, int64_t limit);
 
-  // `name` must not be there, because of `why`.
+  // `name` must not be present; `why` is the reason for the error.
   void Forbid(std::string_view name, std::string_view why);
 
-  // The checks that need everything bound: unknown tensors, then block scales. Fills the report. Tensors of a draft
-  // module may be left over unless it was bound, too.
+  // The checks that need all tensors bound: unknown tensors, then block scales. Fills the report. Tensors of a draft
+  // module may remain unless it was bound.
   Status Finish(bool with_drafts, BindReport& report);
 
   std::shared_ptr<const void> storage() const { return storage_; }
@@ -60,7 +60,7 @@ class TensorBinder {
  private:
   struct Scales {  // the block scales of one tensor
     const FileTensor* tensor;
-    DType dtype;  // as it is meant; U8 in the file may mean E8M0
+    DType dtype;  // the real type; U8 in the file may mean E8M0
     bool fp8_grid;
   };
   struct Parts {  // a matrix or a stack of matrices with its siblings
@@ -78,7 +78,7 @@ class TensorBinder {
   bool HasShape(const FileTensor& tensor, const Shape& expected, std::string_view why = {});
   void Account(const FileTensor& tensor, std::string_view format, int64_t elements);
 
-  // `count` is 0 for a matrix of its own, else the length of the stack.
+  // `count`: 0 for a separate matrix, otherwise the length of the stack.
   Parts Resolve(std::string_view name, int64_t count, int64_t rows, int64_t cols);
   void ResolveScales(std::string_view name, Parts& parts, int64_t count, int64_t rows, int64_t cols);
   const WeightFormatInfo* FormatOf(std::string_view name, const FileTensor& codes);

@@ -14,12 +14,12 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
-constexpr int64_t kTileUnit = 16;  // rows and columns that tensor cores take at once
+constexpr int64_t kTileUnit = 16;  // rows and columns of a tensor core tile
 
-// Columns that share one scale; 1 where there is none.
+// Columns that share one scale; 1 if there are no scales.
 int64_t ScaleColumns(WeightFormat f) { return InfoOf(f).quantised() ? InfoOf(f).block_cols : 1; }
 
-// The largest count that divides all of `sizes`, as words: "1", "1 or 2", "1, 2, 4 or 8".
+// The numbers of ranks that divide all of `sizes`, as text: "1", "1 or 2", "1, 2, 4 or 8".
 std::string CountsThatDivide(std::initializer_list<int64_t> sizes) {
   std::vector<int> counts;
   for (const int count : {1, 2, 4, 8}) {
@@ -38,17 +38,17 @@ Status CheckSlice(const std::string& name, const QuantTensor& m, Slice slice_of,
   const int64_t size = slice_of == Slice::kRows ? m.rows : m.cols, slice = size / count;
   const char* what = slice_of == Slice::kRows ? "rows" : "columns";
   if (size % count != 0 || slice % kTileUnit != 0) {
-    return Unsupported(StrCat(name, ": ", size, " ", what, " among ", count, " ranks are not multiples of ", kTileUnit,
-                              "; use fewer ranks"));
+    return Unsupported(StrCat(name, ": ", size, " ", what, " cannot be divided among ", count,
+                              " ranks in multiples of ", kTileUnit, "; use fewer ranks"));
   }
   const int64_t block = slice_of == Slice::kRows ? 1 : ScaleColumns(m.format);
   if (slice % block != 0 && block % slice != 0) {
-    return Unsupported(StrCat(name, " (", NameOf(m.format), "): ", slice, " of ", size,
-                              " columns a rank cut blocks of ", block, " that share a scale; use fewer ranks"));
+    return Unsupported(StrCat(name, " (", NameOf(m.format), "): a rank's ", slice, " of ", size,
+                              " columns split blocks of ", block, " with a common scale; use fewer ranks"));
   }
   if (slice % block != 0 && m.format != WeightFormat::kFp8Block) {
-    return Unsupported(StrCat(name, " (", NameOf(m.format), "): ", slice, " columns a rank are less than the ", block,
-                              " that share a scale; use fewer ranks"));
+    return Unsupported(StrCat(name, " (", NameOf(m.format), "): a rank's ", slice, " columns are fewer than the ",
+                              block, " that share a scale; use fewer ranks"));
   }
   return {};
 }
@@ -56,12 +56,12 @@ Status CheckSlice(const std::string& name, const QuantTensor& m, Slice slice_of,
 QuantTensor ColumnShape(const QuantTensor& m, int64_t count) {
   QuantTensor slice = m;
   slice.cols = m.cols / count;
-  // Tight tiles have an exponent for 32 columns; NVFP4's may be cut between 16 and 16.
+  // Tight tiles have one exponent per 32 columns. A slice of NVFP4 may end after 16 of them.
   if (IsTight(m.format) && slice.cols % kMxfp4BlockSize != 0) slice.format = FormatOfRows(m.format);
   return slice;
 }
 
-// Rows of scales that lie in the file: of an FP8 matrix those of the grid.
+// Rows of scales in the file; for an FP8 matrix rows of the grid.
 int64_t ScaleRows(const QuantTensor& m) {
   return m.format == WeightFormat::kFp8Block ? CeilDiv(m.scale_row_offset + m.rows, kFp8BlockSize)
          : m.quantised()                     ? m.rows
@@ -119,7 +119,7 @@ QuantTensor ColumnSlice(const QuantTensor& m, const Sharding& s, uint8_t* codes,
   copies->push_back({m.codes + s.rank * code_bytes, codes, m.rows, m.row_bytes(), code_bytes});
   slice.codes = codes;
   if (scale_rows == 0) return slice;
-  // A slice of less than a block of FP8 has that block's scale.
+  // A slice smaller than an FP8 block has that block's scale.
   const int64_t first = s.rank * slice.cols / ScaleColumns(m.format);
   const int64_t size = m.format == WeightFormat::kFp8Block ? SizeOf(m.scale_dtype) : 1;
   copies->push_back({m.block_scale + first * size, scales, scale_rows, FileScaleRowBytes(m), FileScaleRowBytes(slice)});
@@ -129,7 +129,7 @@ QuantTensor ColumnSlice(const QuantTensor& m, const Sharding& s, uint8_t* codes,
 
 namespace {
 
-// Before anything is cut.
+// Call before anything is divided.
 void KeepWhole(Weights& w) {
   for (LayerWeights& layer : w.layers)
     layer.attn.whole = {layer.attn.q_b, layer.attn.sink, layer.attn.o_a, layer.attn.o_b};

@@ -1,5 +1,5 @@
-// Cutting a model among ranks (docs/several-gpus.md): heads with their output groups, the width of every expert, the
-// rows of the output matrix. Everything else, the KV rows included, is the same on every rank.
+// Divides a model among ranks (docs/several-gpus.md): heads with their output groups, the width of every expert, and
+// the rows of the output matrix. Everything else, including the KV rows, is the same on every rank.
 #pragma once
 
 #include <cstdint>
@@ -14,35 +14,35 @@
 
 namespace dsv4::deepseek_v4 {
 
-// One of `count` ranks' part. With fixed_cuts, a multiple of `count`, the layers are cut in so many slices, each as if
-// it were the part of one of so many ranks; rank r holds num_slices() of them, one behind the other. What is outside
-// the layers is then whole on every rank. So nothing that is summed depends on `count`.
+// The share of one of `count` ranks. With fixed_cuts, a multiple of `count`, the layers are divided into fixed_cuts
+// slices, as if for that many ranks. Rank r holds num_slices() consecutive ones. Weights outside the layers are then
+// whole on every rank. So no sum depends on `count`.
 struct Sharding {
   int rank = 0;
   int count = 1;
-  int fixed_cuts = 0;  // 0: one slice a rank
-  int slice = 0;       // which of the rank's
+  int fixed_cuts = 0;  // number of slices; 0: one per rank
+  int slice = 0;       // index among the rank's slices
 
   int cuts() const { return fixed_cuts > 0 ? fixed_cuts : count; }
   int num_slices() const { return cuts() / count; }
-  // The same slice of a weight, as one of plain ranks.
+  // The same slice of a weight, as the share of one of cuts() ranks.
   Sharding Of(const WeightRef& ref) const {
     if (fixed_cuts == 0) return *this;
     return ref.layer < 0 ? Sharding{} : Sharding{.rank = rank * num_slices() + slice, .count = cuts()};
   }
 };
 
-// Heads are cut for decode rows, tokens for prompts (layers/attention.h): what belongs to heads a rank has twice, cut
-// and whole.
+// Decode divides heads among ranks; prefill divides tokens (layers/attention.h). A rank keeps the head weights twice:
+// its slice for decode, all heads for prefill.
 constexpr bool IsKeptWhole(WeightCut cut) {
   return cut == WeightCut::kHeads || cut == WeightCut::kGroups || cut == WeightCut::kGroupColumns;
 }
-// Where the weight that `ref` names lies, and where the whole of it.
+// The field of the weight that `ref` names, and the field of its whole.
 WeightField FieldOf(const WeightRef& ref, Weights& w);
 WeightField WholeOf(const WeightRef& ref, Weights& w);
 
-// Which part of a weight is a rank's: the rows or columns [rank * size / count, (rank + 1) * size / count), or all of
-// it. Heads and groups of them lie one behind the other, so theirs are rows and columns, too.
+// The kind of a rank's slice of a weight: rows or columns [rank * size / count, (rank + 1) * size / count), or all of
+// it. Heads and groups of heads are contiguous, so their slices are also rows and columns.
 enum class Slice : uint8_t { kWhole, kRows, kColumns };
 constexpr Slice SliceOf(WeightCut cut) {
   switch (cut) {
@@ -59,52 +59,54 @@ constexpr Slice SliceOf(WeightCut cut) {
   return Slice::kWhole;
 }
 
-// Of a rank in slices: whether each has a part of the weight; how often the rank has what its first slice has.
+// For a rank with slices. IsSliced: whether each slice has its own part of the weight. TimesInRank: how many such parts
+// the rank has.
 inline bool IsSliced(const WeightRef& ref) { return ref.layer >= 0 && SliceOf(ref.row->cut) != Slice::kWhole; }
 inline int TimesInRank(const WeightRef& ref, int num_slices) { return IsSliced(ref) ? num_slices : 1; }
 
-// Whether `count` ranks can divide such a model; the error names the field, its number and the counts that work.
+// Whether `count` ranks can divide the model. An error names the field, its value and the counts that work.
 Status CheckSharding(const Config& config, int count);
-// The same of the weights in their formats: a slice is whole tiles (16 rows, 16 columns) and whole blocks of scales, or
-// lies within one. The error names the tensor.
+// The same for the weights in their formats. A slice must be whole tiles (16 rows, 16 columns) and whole blocks of
+// scales, or be within one block. An error names the tensor.
 Status CheckSharding(const Config& config, const Weights& weights, int count);
 
-// What a rank computes: its heads, groups and width, or those of a slice. V stays whole, though the output matrix of
-// one of several ranks has V / count rows.
+// The config of a rank: its heads, groups and width, or one slice's. V stays whole, although with several ranks a
+// rank's output matrix has V / count rows.
 Config ShardConfig(const Config& config, const Sharding& sharding);
 
-// The most ranks that can divide it: 8, 4, 2 or 1.
+// The largest number of ranks that can divide the model: 8, 4, 2 or 1.
 int MostRanks(const std::function<Status(int count)>& check);
 
-// A rank's slice of weights in host memory, laid out as in the file; CheckSharding has passed. Rows are views; columns
-// are copied, by `pool` (null: this thread). Put side by side all slices are the whole, bit for bit. `storage` keeps
-// `whole`'s alive. kResourceExhausted: no memory for the copies.
+// Returns a rank's slice of weights in host memory, in the layout of the file. Requires: CheckSharding has passed. Rows
+// are views. Columns are copied by `pool` (null: this thread). All slices together are the whole weight, bit for bit.
+// `storage` keeps the storage of `whole` alive. kResourceExhausted: no memory for the copies.
 Result<Weights> ShardWeights(const Weights& whole, const Sharding& sharding, ThreadPool* pool);
 
-// The shapes of a rank's weights, of its first slice; their pointers only mark what exists.
+// The shapes of a rank's weights, for its first slice. The pointers only mark weights that exist.
 Weights ShardShapes(const Weights& whole, const Sharding& sharding);
 
-// A rank's slices as one: the first's weights, in whose layers those of all lie in order. Of fixed_cuts only.
+// Joins a rank's slices: the first slice's weights, with the layers of all slices in order. Only with fixed_cuts.
 Weights JoinSlices(std::vector<Weights> slices);
 
-// Slices of one matrix or vector, in whatever memory it lies. Rows are a view.
+// Slices of one matrix or vector, in any memory. Rows are a view.
 QuantTensor RowSlice(const QuantTensor& m, const Sharding& sharding);
 Tensor VectorSlice(const Tensor& t, const Sharding& sharding);
-// Rows of `from`, a part of each.
+// A copy of a part of each row of `from`.
 struct ColumnCopy {
   const uint8_t* from;
   uint8_t* to;
   int64_t rows, from_stride, bytes;
 };
-// Columns, once `copies` (one or two more) are made: CodeSliceBytes at `codes`, ScaleSliceBytes at `scales`.
+// The slice of columns, valid after the caller has made `copies` (appends one or two): CodeSliceBytes at `codes`,
+// ScaleSliceBytes at `scales`.
 QuantTensor ColumnSlice(const QuantTensor& m, const Sharding& sharding, uint8_t* codes, uint8_t* scales,
                         std::vector<ColumnCopy>* copies);
 int64_t CodeSliceBytes(const QuantTensor& m, int count);
 int64_t ScaleSliceBytes(const QuantTensor& m, int count);
 
-// Bytes that ShardWeights copies.
+// The bytes that ShardWeights copies.
 int64_t ShardCopyBytes(const Weights& whole, const Sharding& sharding);
-// Bytes in the files that one rank of `count` needs.
+// The bytes of the files that one of `count` ranks needs.
 int64_t ShardFileBytes(const Weights& whole, int count);
 
 }  // namespace dsv4::deepseek_v4

@@ -33,7 +33,7 @@ void AddDraftModule(DraftModule module, Config* c) {
   c->compress_ratios.resize(static_cast<size_t>(c->num_layers + d.stages), 0);
 }
 
-// What the released models have in common.
+// The common values of the released models.
 Config ReleasedConfig() {
   Config c;
   c.vocab_size = 129280;
@@ -63,7 +63,7 @@ Config ReleasedConfig() {
   return c;
 }
 
-// The ratios of the first layers; then `pairs` times 4 and 128, and 4 for the last layer.
+// The ratios of the first layers, then `pairs` times 4 and 128, then 4 for the last layer.
 void SetLayers(std::vector<int64_t> first_ratios, int64_t pairs, Config* c) {
   c->compress_ratios = std::move(first_ratios);
   for (int64_t i = 0; i < pairs; ++i) c->compress_ratios.insert(c->compress_ratios.end(), {4, 128});
@@ -145,7 +145,7 @@ bool Packs(DeviceKind device, const QuantTensor& m, bool keep_rows) {
 int64_t RowsBytes(const QuantTensor& m) {
   return AlignedBytes(m.rows * m.row_bytes()) + AlignedBytes(FileScaleBytes(m));
 }
-// What of tight formats becomes tight tiles; the rest is kept as its rows say.
+// The tensor in tight format if it is kept in tight tiles, otherwise in the format of its rows.
 QuantTensor Kept(const QuantTensor& m, bool tight) {
   QuantTensor kept = m;
   if (!tight) kept.format = FormatOfRows(m.format), kept.exponent_base = 0;
@@ -200,7 +200,7 @@ DeviceSizes MeasureSizes(DeviceKind device, const Weights& whole, bool tight, co
   return sizes;
 }
 
-// Makes the weights of one rank, one after the other.
+// Makes the weights of one rank, tensor by tensor.
 class SyntheticMaker {
  public:
   SyntheticMaker(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model, bool tight,
@@ -222,14 +222,14 @@ class SyntheticMaker {
         columns_.Allocate(device_, sizes_.columns) && packed_.Allocate(device_, sizes_.packed))
       return {};
     const PlacedBytes bytes = sizes_.total;
-    return ResourceExhausted(StrCat("synthetic weights take ", bytes.device + sizes_.buffers(), " bytes of memory on ",
-                                    device_.place(), bytes.host > 0 ? StrCat(" and ", bytes.host, " of the host") : "",
-                                    "; use fewer layers (--layers)"));
+    return ResourceExhausted(
+        StrCat("synthetic weights take ", bytes.device + sizes_.buffers(), " bytes of memory on ", device_.place(),
+               bytes.host > 0 ? StrCat(" and ", bytes.host, " of host memory") : "", "; use fewer layers (--layers)"));
   }
 
   int64_t done() const { return arena_->taken(); }
   int64_t total() const { return sizes_.total.device + sizes_.total.host; }
-  // Everything is made.
+  // Returns the weights when everything is made.
   Weights Take() {
     w_.storage = arena_;
     if (sharding_.fixed_cuts == 0) return std::move(w_);
@@ -284,7 +284,7 @@ class SyntheticMaker {
     upload(values.data());
   }
 
-  // Behind all weights: the kernels' copies of the tables of experts.
+  // Call after all weights: makes the kernels' copies of the tables of experts.
   void MakeTables() {
     MakeTablesOf(w_);
     for (Weights& other : others_) MakeTablesOf(other);
@@ -300,7 +300,7 @@ class SyntheticMaker {
     }
   }
 
-  // Calls make(sharding, weights) for the rank's slices of what is cut; once of what is whole.
+  // Calls make(sharding, weights) for each of the rank's slices of a divided weight; once for a whole weight.
   template <typename Make>
   void ForEachSlice(const WeightRef& ref, const Make& make) {
     Sharding s = sharding_;
@@ -309,7 +309,7 @@ class SyntheticMaker {
     for (Weights& other : others_) ++s.slice, make(s.Of(ref), other);
   }
 
-  // Into the arena: of what goes to the host by way of packed_.
+  // Packs into the arena. Tiles for the host are first packed in packed_.
   QuantTensor Pack(const QuantTensor& m, bool on_host) {
     const int64_t code_bytes = PackedCodeBytes(m), scale_bytes = PackedScaleBytes(m);
     const PackWeightArgs to{.w = m,
@@ -346,7 +346,7 @@ class SyntheticMaker {
   const ExpertPlacement& placement_;
   const Sharding sharding_;
   Weights& w_;
-  std::vector<Weights> others_;  // the rank's slices behind its first
+  std::vector<Weights> others_;  // the rank's slices after its first
   const DeviceSizes sizes_;
   std::shared_ptr<WeightArena> arena_;
   DeviceBuffer staging_, columns_, packed_;

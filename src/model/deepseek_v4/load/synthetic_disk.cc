@@ -27,15 +27,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A matrix or a vector, and the tensors of the file that it becomes: codes (or values), then block scales.
+// A matrix or a vector with its tensors in the file: codes (or values), then block scales.
 struct Item {
   QuantTensor matrix;
-  Tensor vector;  // of the two, the one that exists
+  Tensor vector;  // either the matrix or the vector exists
   const WeightRow* row = nullptr;
   uint64_t seed = 0;
   float std = 1;
-  TensorEntry codes, block_scale, global_scale;  // those without a name do not exist
-  int64_t offset = 0;                            // of the codes, from the beginning of the tensors' bytes
+  TensorEntry codes, block_scale, global_scale;  // without a name: does not exist
+  int64_t offset = 0;                            // of the codes, from the beginning of the tensors' data
   int64_t global_offset = 0;
 
   bool is_odd() const { return (codes.num_bytes() + scale_bytes()) % 16 != 0; }
@@ -106,7 +106,7 @@ std::vector<Shard> PlanShards(const Config& config, const SyntheticModel& model,
     for (std::string& d : digits) d.insert(0, 5 - std::min<size_t>(d.size(), 5), '0');
     s.name = StrCat("model-", digits[0], "-of-", digits[1], ".safetensors");
     int64_t offset = 0;
-    // Scalars and vectors of odd lengths stand at the end, so that matrices begin at multiples of 8.
+    // Scalars and vectors of odd lengths are at the end, so that matrices begin at multiples of 8.
     for (const bool at_end : {false, true}) {
       for (Item& item : s.items) {
         if (item.is_odd() != at_end) continue;
@@ -193,13 +193,13 @@ std::string ConfigJson(const Config& c, const SyntheticModel& model) {
   return j.dump(2) + "\n";
 }
 
-// Fills items, on the device or where they are to lie.
+// Fills items on the device or directly in the map of the file.
 class Filler {
  public:
   Filler(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model)
       : device_(device), config_(config), model_(model), ctx_(device.Context(&pool, false)) {}
 
-  // Memory for the largest item, where the device cannot write to the map.
+  // Allocates memory for the largest item if the device cannot write to the map.
   Status Prepare(const std::vector<Shard>& shards) {
     if (device_.kind() == DeviceKind::kCpu) return {};
     int64_t largest = 0;
@@ -261,16 +261,16 @@ class Filler {
 
 std::string ParentOf(const fs::path& path) { return path.has_parent_path() ? path.parent_path().string() : "."; }
 
-// The folder of a checkpoint, and a second one for shards that the first has no room for.
+// The folder of a checkpoint, and a second folder for shards that do not fit the first.
 struct NewFolders {
-  fs::path dir, overflow;  // overflow empty: none
-  size_t in_dir = 0;       // shards; the others are in `overflow`
+  fs::path dir, overflow;  // overflow: empty if there is none
+  size_t in_dir = 0;       // number of shards in `dir`; the others are in `overflow`
 
   // Where a shard is written.
   std::string FileOf(size_t shard, const std::string& name) const {
     return ((shard < in_dir ? dir : overflow) / name).string();
   }
-  // Nothing of it stays when one cannot be made.
+  // If one folder cannot be made, removes the other.
   Status Make(const std::vector<Shard>& shards) const {
     if (::mkdir(dir.c_str(), 0777) != 0) return CannotMake(dir);
     std::error_code error;
@@ -299,20 +299,20 @@ struct NewFolders {
   }
 };
 
-// A folder that can be made, without the slash at its end.
+// The path of a folder that can be made, without a trailing slash.
 Result<fs::path> NewFolder(const std::string& name) {
   const fs::path folder = fs::path(name).lexically_normal();
   fs::path path = folder.has_filename() ? folder : folder.parent_path();
   std::error_code error;
   if (fs::exists(fs::symlink_status(path, error))) {
-    return InvalidArgument(StrCat("'", path.string(), "' is there already; name a folder that does not exist yet"));
+    return InvalidArgument(StrCat("'", path.string(), "' exists already; name a new folder"));
   }
   if (!fs::is_directory(ParentOf(path), error))
     return NotFound(StrCat("no folder '", ParentOf(path), "' to write '", path.string(), "' in"));
   return path;
 }
 
-// Beside `text_bytes` of index and config.json.
+// Assigns shards to folders. `text_bytes`: the size of index and config.json.
 Result<NewFolders> PlaceShards(const std::vector<Shard>& shards, size_t text_bytes, const std::string& dir,
                                const SyntheticDiskOptions& options) {
   NewFolders out;
@@ -320,7 +320,8 @@ Result<NewFolders> PlaceShards(const std::vector<Shard>& shards, size_t text_byt
   if (!options.overflow.empty()) {
     DSV4_ASSIGN_OR_RETURN(out.overflow, NewFolder(options.overflow));
     if (out.overflow == out.dir)
-      return InvalidArgument(StrCat("'", out.dir.string(), "' cannot be its own second folder; name another disk's"));
+      return InvalidArgument(StrCat("the folder and the overflow folder are both '", out.dir.string(),
+                                    "'; name a folder on another disk"));
   }
   const int64_t free = options.dir_bytes > 0 ? options.dir_bytes : FreeDiskBytes(ParentOf(out.dir));
   auto needed = static_cast<int64_t>(text_bytes);
@@ -345,8 +346,8 @@ Result<NewFolders> PlaceShards(const std::vector<Shard>& shards, size_t text_byt
   }
   const int64_t free_beside = FreeDiskBytes(ParentOf(out.overflow));
   if (free_beside >= 0 && beside > free_beside) {
-    return ResourceExhausted(StrCat("of the checkpoint ", beside, " bytes do not fit the disk of '", ParentOf(out.dir),
-                                    "', and that of '", ParentOf(out.overflow), "' has ", free_beside,
+    return ResourceExhausted(StrCat(beside, " bytes of the checkpoint do not fit the disk of '", ParentOf(out.dir),
+                                    "', and the disk of '", ParentOf(out.overflow), "' has ", free_beside,
                                     " free; use fewer layers (--layers) or another disk"));
   }
   return out;

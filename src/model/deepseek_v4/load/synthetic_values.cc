@@ -13,7 +13,7 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
-// Marks what is there, before it has an address.
+// Marks a tensor that exists before it has an address.
 uint8_t* Somewhere() {
   static uint8_t byte;
   return &byte;
@@ -44,7 +44,7 @@ QuantTensor Matrix(WeightFormat f, const Shape& shape) {
   return m;
 }
 
-// The router's score that a logit of a normal distribution exceeds with this probability.
+// The router score whose logit, normally distributed, is exceeded with this probability.
 double ScoreExceededBy(double probability) {
   double low = -12, high = 12;
   for (int i = 0; i < 60; ++i) {
@@ -96,7 +96,7 @@ std::vector<float> SyntheticVector(const WeightRow& row, const Config& config, c
 }
 
 std::vector<int32_t> SyntheticHashTable(const Config& c, const SyntheticModel& model, uint64_t seed) {
-  std::vector<double> below;  // sums of shares, to draw by
+  std::vector<double> below;  // sums of shares, to draw from
   if (model.skewed_routing) below = SkewedShares(c, seed);
   std::partial_sum(below.begin(), below.end(), below.begin());
   std::vector<int32_t> table;

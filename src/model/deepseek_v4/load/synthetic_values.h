@@ -1,5 +1,5 @@
-// What a synthetic model's tensors hold: shared by making them on a device and writing them to files. Tensor number n
-// of VisitWeights (of those that exist) has the seed RandomBits(model.seed, n).
+// The values of a synthetic model's tensors, for a device and for files. Tensor number n in the order of VisitWeights,
+// counting tensors that exist, has the seed RandomBits(model.seed, n).
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@
 
 namespace dsv4::deepseek_v4 {
 
-// Every tensor with its format (of experts that can be tight, the tight one) and shape; pointers only mark what exists.
+// Every tensor with its shape and format (tight for experts that can be tight). The pointers only mark that it exists.
 Weights SyntheticShapes(const Config& config, const SyntheticModel& model);
 
-// Of a matrix's values: 1 / sqrt(K), so that activations keep their size; embeddings have 1.
+// The standard deviation of a matrix's values: 1 / sqrt(K), so that activations keep their magnitude; 1 for embeddings.
 float SyntheticStd(const QuantTensor& m, WeightKind kind);
 
-// How likely a token has each of E experts where routing is skewed; their order is the seed's. Of the r-th in rank it
-// falls with r^0.9: of a layer of Flash a twentieth of the experts has four tenths of the choices, the rarer three
-// quarters have three tenths, as published counts of the released model say.
+// The probability of each of E experts for a token with skewed routing. The seed orders the experts. The probability of
+// the r-th expert falls with r^0.9. So in a layer of Flash a twentieth of the experts has 40 % of the choices and the
+// rarest three quarters have 30 %, as in published counts of the released model.
 std::vector<double> SkewedShares(const Config& config, uint64_t seed);
 
-// About 1: right for norms and gains, harmless for biases and sinks. With skewed routing the router's bias makes
-// experts as likely as SkewedShares, for logits of unit variance.
+// Values close to 1: right for norms and gains, harmless for biases and sinks. With skewed routing the router's bias
+// gives experts the probabilities of SkewedShares, for logits of unit variance.
 std::vector<float> SyntheticVector(const WeightRow& row, const Config& config, const SyntheticModel& model,
                                    int64_t count, uint64_t seed);
 

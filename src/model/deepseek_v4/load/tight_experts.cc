@@ -15,7 +15,7 @@ namespace {
 
 bool IsFp4(const QuantTensor& m) { return m && TightOf(m.format) != m.format; }
 
-// Their block scales: half a megabyte each, with the codes of others between them.
+// Starts reading their block scales: half a megabyte each, between the codes of other matrices.
 void ReadScalesAhead(const ExpertWeights& expert) {
   for (const auto matrix : kExpertMatrices) {
     if (const QuantTensor& m = expert.*matrix; IsFp4(m)) ReadAhead(m.block_scale, FileScaleBytes(m));

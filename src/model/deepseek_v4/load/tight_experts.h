@@ -1,4 +1,4 @@
-// Which layers' routed experts a GPU keeps in tight tiles (ops/pack_weight/tight.h): all of a layer's, or none.
+// Selects the layers whose routed experts a GPU keeps in tight tiles (ops/pack_weight/tight.h): all of a layer or none.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -6,11 +6,12 @@
 
 namespace dsv4::deepseek_v4 {
 
-// Gives experts in host memory, of layers in which every one can be tight, their tight format and exponents. Reads the
-// block scales of such layers, by `pool`'s threads (null: this one); of others it stops at the first that does not fit.
+// Sets the tight format and exponents of experts in host memory, in layers in which every expert can be tight. It reads
+// the block scales of such layers with `pool`'s threads (null: this one). In other layers it stops at the first expert
+// that cannot.
 void UseTightTiles(ThreadPool* pool, Weights* weights);
 
-// Gives all their format of rows back.
+// Restores the format of rows of all experts.
 void UseWideTiles(Weights* weights);
 
 }  // namespace dsv4::deepseek_v4

@@ -20,8 +20,8 @@ namespace dsv4::deepseek_v4 {
 namespace {
 
 constexpr int64_t kBatchBytes = int64_t{64} << 20;
-constexpr int64_t kBatches = 4;      // two are being read, one copied and packed, one is free for the next
-constexpr int64_t kSliceRows = 128;  // slices of a matrix begin at multiples: FP8's scales, 16-row tiles
+constexpr int64_t kBatches = 4;      // two are being read, one is copied and packed, one is free for the next
+constexpr int64_t kSliceRows = 128;  // slices of a matrix begin at multiples: for FP8's scales and 16-row tiles
 
 bool KeepsRows(const QuantTensor& m, bool keep_rows) { return keep_rows || m.format == WeightFormat::kF32; }
 
@@ -31,11 +31,11 @@ int64_t CodeBytes(const QuantTensor& m, bool keep_rows) {
 }
 int64_t ScaleBytes(const QuantTensor& m, bool keep_rows) { return KeepsRows(m, keep_rows) ? 0 : PackedScaleBytes(m); }
 
-// In an arena; 0 where there is none.
+// Bytes in an arena; 0: no matrix.
 int64_t UploadedMatrixBytes(const QuantTensor& m, bool keep_rows) {
   return m ? AlignedBytes(CodeBytes(m, keep_rows)) + AlignedBytes(ScaleBytes(m, keep_rows)) : 0;
 }
-// Of those that are packed.
+// The largest matrix that is packed for the host.
 int64_t LargestOnHost(const Weights& weights, const ExpertPlacement& placement) {
   int64_t bytes = 0;
   VisitNamedWeights(
@@ -48,24 +48,24 @@ int64_t LargestOnHost(const Weights& weights, const ExpertPlacement& placement) 
   return bytes;
 }
 
-// Where a matrix goes on one rank: to tiles of what it has of it, `w`, whose first element is element (first_row,
-// first_col) of the file's.
+// The tiles of one rank's part of a matrix. `w` is the part; its first element is element (first_row, first_col) of the
+// file's matrix.
 struct TilesOfRank {
   size_t rank;
   QuantTensor w;
   int64_t first_row, first_col;
   uint8_t *codes, *scales;
 };
-// Bytes [begin, end) of a source, as they are.
+// Bytes [begin, end) of a source, copied unchanged.
 struct BytesOfRank {
   size_t rank;
   uint8_t* dst;
   int64_t begin, end;
 };
 
-// Files to the devices in batches: reader threads fill pinned memory of the host, each byte once; one copy takes a
-// batch to every device, and kernels there move what is its rank's to its place or pack it. Reading never waits for a
-// device unless it is slower.
+// Uploads files to the devices in batches. Reader threads fill pinned host memory, each byte once. One copy sends a
+// batch to every device, and kernels there move or pack the parts of the rank. Reading waits for a device only if the
+// device is slower.
 class Uploader {
  public:
   Uploader(std::span<Device* const> devices, ThreadPool& pool, ParallelReader& reader,
@@ -78,11 +78,11 @@ class Uploader {
     }
   }
   ~Uploader() {
-    reader_.Stop();  // nothing is read into memory that is about to go
+    reader_.Stop();  // stops reads into memory that is about to be freed
     for (const Rank& rank : ranks_) (void)rank.device->Synchronize();
   }
 
-  // packed_bytes: of the largest matrix that goes to the host.
+  // packed_bytes: size of the largest matrix for the host.
   Status Prepare(int64_t packed_bytes) {
     constexpr int64_t kBytes = kBatches * kBatchBytes;
     bool ok = host_.Allocate(*ranks_.front().device, kBytes + ParallelReader::kBlock);
@@ -90,9 +90,9 @@ class Uploader {
       rank.device->Bind();
       ok = ok && rank.batches.Allocate(*rank.device, kBytes) && rank.packed.Allocate(*rank.device, packed_bytes);
       if (!ok) {
-        return ResourceExhausted(StrCat("no memory for the loader's buffers, ", kBytes,
-                                        " bytes pinned on the host and as many on ", rank.device->place(),
-                                        "; free some memory"));
+        return ResourceExhausted(StrCat("no memory for the loader's buffers: ", kBytes,
+                                        " bytes of pinned host memory and the same on ", rank.device->place(),
+                                        "; close other programs"));
       }
     }
     const auto address = reinterpret_cast<uintptr_t>(host_.data());
@@ -115,7 +115,7 @@ class Uploader {
     return {};
   }
 
-  // A matrix as tiles, a run of rows at a time; on_host: the tiles lie in the host's memory.
+  // Packs a matrix into tiles, a run of rows at a time. on_host: the tiles are in host memory.
   Status Pack(const QuantTensor& m, std::span<const TilesOfRank> parts, bool on_host) {
     const WeightFormatInfo& f = InfoOf(m.format);
     DSV4_RETURN_IF_ERROR(CheckBecomesTiles(m));
@@ -140,7 +140,7 @@ class Uploader {
     return {};
   }
 
-  // `read_done`: when the last byte was there.
+  // Sets *read_done to the time at which the last byte was read.
   Status Finish(std::chrono::steady_clock::time_point* read_done) {
     DSV4_RETURN_IF_ERROR(reader_.Wait(number_));
     *read_done = std::chrono::steady_clock::now();
@@ -158,7 +158,7 @@ class Uploader {
     ExecContext ctx;
     DeviceBuffer batches, packed;
   };
-  // Rows [first, first + rows) of a matrix, and where their bytes lie in the batch.
+  // Rows [first, first + rows) of a matrix, and the offsets of their bytes in the batch.
   struct StagedRows {
     int64_t first, rows, scale_row_offset = 0, codes = 0, scales = -1;
   };
@@ -170,9 +170,9 @@ class Uploader {
   struct Packing {
     size_t rank;
     PackWeightArgs args;
-    uint8_t *codes, *scales;  // of tiles for the host, which are packed in Rank::packed, where they go then
+    uint8_t *codes, *scales;  // destination of tiles for the host, which are first packed in Rank::packed
   };
-  // What travels together: host staging, and what every device does with the same bytes there.
+  // One batch: host staging, and the work of every device on the same bytes.
   struct Batch {
     uint8_t* host = nullptr;
     int64_t used = 0;
@@ -187,7 +187,7 @@ class Uploader {
     return ranks_[rank].batches.data() + number % kBatches * kBatchBytes;
   }
 
-  // What `part` has of `run`.
+  // Adds the rows of `run` that `part` has.
   void AddPack(const QuantTensor& m, const StagedRows& run, const TilesOfRank& part, bool on_host) {
     const int64_t first = std::max(run.first, part.first_row),
                   end = std::min(run.first + run.rows, part.first_row + part.w.rows), skipped = first - run.first;
@@ -214,7 +214,7 @@ class Uploader {
     current().packs.push_back(p);
   }
 
-  // Room for parts of these sizes, wherever in a block they begin.
+  // Makes room for parts of these sizes, at any position in a block.
   Status Room(int64_t bytes, int64_t more = 0) {
     const auto slot = [](int64_t n) {
       return CeilDiv(n, ParallelReader::kBlock) * ParallelReader::kBlock + ParallelReader::kBlock;
@@ -222,7 +222,7 @@ class Uploader {
     return current().used + slot(bytes) + slot(more) > kBatchBytes ? Next() : Status{};
   }
 
-  // Where in the batch `bytes` from `src` will be: 4-byte aligned, as kernels that pack take them.
+  // Queues the read of `bytes` at `src`. Returns their offset in the batch: 4-byte aligned, as packing kernels require.
   int64_t Stage(const uint8_t* src, int64_t bytes) {
     Batch& b = current();
     FilePart part{.bytes = bytes};
@@ -238,7 +238,7 @@ class Uploader {
     return slot;
   }
 
-  // Goes on to the next batch: whatever is in the way of it is finished first.
+  // Starts the next batch. First finishes the batches that use its memory.
   Status Next() {
     ++number_;
     while (retired_ + 2 <= number_) DSV4_RETURN_IF_ERROR(Retire());
@@ -251,7 +251,7 @@ class Uploader {
     return {};
   }
 
-  // The oldest batch that is only read: copied, and packed behind that.
+  // Hands the oldest batch that is only read to the devices: copies it, then packs it.
   Status Retire() {
     Batch& b = batches_[retired_ % kBatches];
     DSV4_RETURN_IF_ERROR(reader_.Wait(retired_));
@@ -285,10 +285,10 @@ class Uploader {
   int64_t total_, done_ = 0;
   StagingBuffer host_;
   Batch batches_[kBatches];
-  int64_t number_ = 0, retired_ = 0;  // batches begun, minus one; batches handed to the devices
+  int64_t number_ = 0, retired_ = 0;  // index of the current batch; number of batches handed to the devices
 };
 
-// The ranks' weights on their devices, as they are named there.
+// The weights of the ranks on their devices, by name.
 class RankedWeights {
  public:
   RankedWeights(std::span<Device* const> devices, const Weights& host, int fixed_cuts) {
@@ -306,8 +306,8 @@ class RankedWeights {
       devices[r]->Bind();
       const PlacedBytes bytes = UploadedBytes(part.w, placement, part.sharding.num_slices());
       if (part.arena->Allocate(*devices[r], bytes)) continue;
-      return ResourceExhausted(StrCat("the weights take ", bytes.device, " bytes of the memory of ",
-                                      devices[r]->place(), ", of which ", devices[r]->free_bytes(), " are free",
+      return ResourceExhausted(StrCat("the weights take ", bytes.device, " bytes on ", devices[r]->place(),
+                                      ", which has ", devices[r]->free_bytes(), " free",
                                       bytes.host > 0 ? StrCat(", and ", bytes.host, " bytes of pinned memory") : "",
                                       "; close other programs or use --device cpu"));
     }
@@ -339,7 +339,7 @@ class RankedWeights {
     return keep_rows ? up.Copy(m.codes, m.rows * m.row_bytes(), rows) : up.Pack(m, tiles, on_host);
   }
 
-  // One that stays on the disk.
+  // Sets the format of an expert that stays on the disk.
   Status OnDisk(const WeightRef& ref, const QuantTensor& m) {
     ForEachPlace(ref, [&](Part&, const WeightField& field, Slice) {
       field.matrix->codes = field.matrix->block_scale = nullptr;
@@ -361,7 +361,8 @@ class RankedWeights {
 
   const Weights& first() const { return parts_.front().w; }
 
-  // The experts' tables name addresses that are known only now. What is read is kept until the upload has finished.
+  // Uploads the experts' tables, whose addresses are known only now. The sources stay valid until the upload has
+  // finished.
   Status Tables(Uploader& up) {
     for (Part& part : parts_) {
       for (LayerWeights& layer : part.w.layers) {
@@ -389,7 +390,7 @@ class RankedWeights {
   }
 
  private:
-  // A rank's, or one of its slices, which share an arena; what is whole lies with the first.
+  // A rank's weights, or one of its slices. Slices of a rank share an arena; whole weights belong to the first slice.
   struct Part {
     Sharding sharding;
     size_t rank;
@@ -397,7 +398,7 @@ class RankedWeights {
     std::shared_ptr<WeightArena> arena;
   };
 
-  // Calls place(part, field, slice) wherever a rank has the weight or a part of it.
+  // Calls place(part, field, slice) for every part that has the weight or a slice of it.
   template <typename Place>
   void ForEachPlace(const WeightRef& ref, const Place& place) {
     for (Part& part : parts_) {
@@ -408,7 +409,7 @@ class RankedWeights {
     }
   }
 
-  std::vector<Part> parts_;  // in the order of ranks, then slices
+  std::vector<Part> parts_;  // ordered by rank, then by slice
   std::vector<std::vector<ExpertWeights>> tables_;
 };
 

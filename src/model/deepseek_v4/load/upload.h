@@ -1,4 +1,4 @@
-// From weights in mapped files to weights in a device's memory, in the layout that its kernels want.
+// Uploads weights from mapped files to a device's memory, in the layout of its kernels.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,24 @@
 
 namespace dsv4::deepseek_v4 {
 
-// Bytes that UploadWeights takes, once it is done. num_slices: a rank of so many takes, whose first `weights` are.
+// The bytes that UploadWeights allocates. num_slices: slices of the rank; `weights` is the first one.
 PlacedBytes UploadedBytes(const Weights& weights, const ExpertPlacement& placement, int num_slices = 1);
-// Of one expert of every layer.
+// The bytes of one expert of every layer.
 std::vector<int64_t> UploadedExpertBytes(const Weights& weights);
 
-// What loading takes besides: pinned memory of the host, and what lies on the device.
+// The memory that loading needs in addition: pinned memory on the host, and buffers on the device.
 PlacedBytes UploadStagingBytes(const Weights& weights, const ExpertPlacement& placement);
 
-// Matrices become tiles (ops/pack_weight/pack_weight.h), packed on the device; embedding table, mHC mixes and F32
-// matrices keep their rows. Experts that `placement` keeps on the host are packed on the device, too; those on the disk
-// have formats and shapes only (disk_experts.h). Parts of
-// `source`'s files (null: none) are read by several threads, past the page cache where that helps. `progress(done,
-// total)` in bytes of the files; false stops with kCancelled. Fills `times` from `allocate` on (may be null). Errors:
-// kResourceExhausted, kUnsupported (a layout that the device's kernels do not take), kDataLoss (a file that cannot be
-// read), kInternal. The result does not need `host`.
+// Uploads weights. Matrices become tiles (ops/pack_weight/pack_weight.h), packed on the device. The embedding table,
+// mHC mixes and F32 matrices keep their rows. Experts that `placement` keeps on the host are also packed on the device.
+// Experts on the disk have formats and shapes only (disk_experts.h). Several threads read parts of `source`'s files
+// (null: no files), past the page cache if that is faster. `progress(done, total)` is in bytes of the files; false
+// stops with kCancelled. Fills `times` from `allocate` on (may be null). Errors: kResourceExhausted, kUnsupported (a
+// layout that the device's kernels do not support), kDataLoss (a file that cannot be read), kInternal. The result does
+// not need `host`.
 //
-// Of several ranks (shard.h) each gets what is its own: every byte of the files is read once and copied to all devices.
-// fixed_cuts: as of Sharding; each rank's slices are joined then.
+// With several ranks (shard.h) each gets its own part: every byte of the files is read once and copied to all devices.
+// fixed_cuts: as in Sharding; each rank's slices are then joined.
 Result<std::vector<Weights>> UploadRanks(std::span<Device* const> devices, ThreadPool& pool, const Weights& host,
                                          const ExpertPlacement& placement, const TensorSource* source,
                                          const std::function<bool(int64_t done, int64_t total)>& progress,

@@ -1,4 +1,4 @@
-// Memory for all weights of a device, and the sizes that fill it: what uploading and making weights share.
+// Memory for all weights of a device, and the sizes of its parts: for uploading and for making weights.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace dsv4::deepseek_v4 {
 
-// Each tensor takes whole units of 256 bytes.
+// Each tensor takes a multiple of 256 bytes.
 constexpr int64_t AlignedBytes(int64_t bytes) { return CeilDiv(bytes, 256) * 256; }
 
-// The copy of a layer's table of experts that kernels read: the shared expert is its last.
+// The kernels' copy of a layer's table of experts. Its last entry is the shared expert.
 inline int64_t ExpertTableBytes(const MoeWeights& moe) {
   return static_cast<int64_t>((moe.experts.size() + 1) * sizeof(ExpertWeights));
 }
@@ -24,7 +24,7 @@ inline std::vector<ExpertWeights> ExpertTable(const MoeWeights& moe) {
 }
 
 struct PlacedBytes {
-  int64_t device = 0, host = 0;  // host: memory of the host that the device's kernels read
+  int64_t device = 0, host = 0;  // host: host memory that the device's kernels read
 };
 
 class WeightArena {

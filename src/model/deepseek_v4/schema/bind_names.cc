@@ -10,7 +10,7 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
-// What may stand behind the name of a matrix. Stacked experts are parameters, not modules: `gate_up_proj`,
+// Possible suffixes of a matrix's name. Stacked experts are parameters, not modules: `gate_up_proj`,
 // `gate_up_proj_scale_inv`.
 struct Ending {
   std::string_view found, official;
@@ -46,7 +46,7 @@ bool ConsumeNumber(std::string_view& s) {
   return true;
 }
 
-// `found` behind `name`, as the official ending; null when it is none of `endings`.
+// The official ending for the rest of `found` after `name`; null: it is none of `endings`.
 const Ending* EndingOf(std::string_view found, std::string_view name, std::span<const Ending> endings) {
   if (!Consume(found, name)) return nullptr;
   for (const Ending& ending : endings) {
@@ -55,7 +55,7 @@ const Ending* EndingOf(std::string_view found, std::string_view name, std::span<
   return nullptr;
 }
 
-// `name`, spelled as transformers does, officially; empty when none of `rows` is meant.
+// The official name for transformers' spelling `name`; empty: no row of `rows` has it.
 std::string RenamedBy(std::span<const WeightRow> rows, std::string_view name) {
   for (const WeightRow& row : rows) {
     if (IsAnyFormat(row.kind)) {
@@ -67,7 +67,7 @@ std::string RenamedBy(std::span<const WeightRow> rows, std::string_view name) {
   return {};
 }
 
-// `rest` is what follows `layers.N.` or `mtp.N.`; empty when it is no name of transformers.
+// `rest` is the name after `layers.N.` or `mtp.N.`. Empty: not a name of transformers.
 std::string RenamedBelowLayer(std::string_view rest) {
   std::string_view below = rest;
   if (Consume(below, "mlp.experts.")) {

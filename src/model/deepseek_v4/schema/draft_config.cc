@@ -19,11 +19,11 @@ namespace {
 constexpr std::string_view kMtpMarker = "mtp.0.e_proj.weight", kDsparkMarker = "mtp.0.main_proj.weight";
 constexpr int64_t kMaxStages = 16;
 
-// What the names of a checkpoint's tensors say.
+// The draft module that the names of a checkpoint's tensors indicate.
 struct FoundModule {
   bool mtp = false, dspark = false;
   int64_t stages = 0;
-  std::string first;  // tensor of a draft module, as the file names it
+  std::string first;  // the first tensor of a draft module, with the file's name
 };
 
 FoundModule FindModule(const TensorSource& source) {
@@ -45,27 +45,27 @@ FoundModule FindModule(const TensorSource& source) {
 
 Status Lacks(const TensorSource& source, DraftModule wanted, DraftModule has) {
   const std::string_view marker = wanted == DraftModule::kMtp ? kMtpMarker : kDsparkMarker;
-  return NotFound(
-      StrCat("'", source.where(), "' has no ", NameOf(wanted), " module (", marker, "), ",
-             has == DraftModule::kNone ? std::string("nor another draft module") : StrCat("but ", NameOf(has)),
-             "; use --speculate auto, lookup or off"));
+  return NotFound(StrCat(
+      "'", source.where(), "' has no ", NameOf(wanted), " module (", marker, "), ",
+      has == DraftModule::kNone ? std::string("and no other draft module") : StrCat("but a ", NameOf(has), " module"),
+      "; use --speculate auto, lookup or off"));
 }
 
-// kNone: there is none, and none need be.
+// kNone: there is no module, and none is required.
 Result<DraftModule> ModuleOf(const TensorSource& source, const FoundModule& found, DraftModule wanted) {
   if (!found.first.empty() && found.mtp == found.dspark) {
     const std::string markers = found.mtp
                                     ? StrCat("both MTP's ", kMtpMarker, " and DSpark's ", kDsparkMarker, " are")
                                     : StrCat("neither MTP's ", kMtpMarker, " nor DSpark's ", kDsparkMarker, " is");
     return DataLoss(StrCat("'", source.where(), "': tensor '", found.first, "' belongs to a draft module, but ",
-                           markers, " there; use --speculate lookup or off"));
+                           markers, " present; use --speculate lookup or off"));
   }
   const DraftModule has = found.mtp ? DraftModule::kMtp : found.dspark ? DraftModule::kDspark : DraftModule::kNone;
   if (wanted != DraftModule::kAny && wanted != has) return Lacks(source, wanted, has);
   return has;
 }
 
-// Layers behind the model's own: the list of config.json may end with the last of these.
+// Checks the ratios of layers after the model's own: config.json's list may end with the draft module's layers.
 void CheckDraftRatios(ConfigReader& in, const Config& c) {
   const Json* ratios = in.Find({"compress_ratios"});
   if (ratios == nullptr || !ratios->is_array()) return;

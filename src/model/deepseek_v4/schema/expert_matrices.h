@@ -1,4 +1,4 @@
-// The three matrices of an expert, and where they lie: what moving, streaming and visiting them share.
+// The three matrices of an expert and their sizes in memory: for moving, streaming and visiting experts.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace dsv4::deepseek_v4 {
 inline constexpr QuantTensor ExpertWeights::*kExpertMatrices[] = {&ExpertWeights::gate, &ExpertWeights::up,
                                                                   &ExpertWeights::down};
 
-// Bytes of a matrix's codes, and of its block scales, as they lie: in tiles, or in rows as files have them.
+// Bytes of a matrix's codes and block scales in its current layout: tiles, or rows as in files.
 inline int64_t PlacedCodeBytes(const QuantTensor& m) {
   return m.layout == WeightLayout::kTiles ? PackedCodeBytes(m) : m.rows * m.row_bytes();
 }
@@ -21,7 +21,7 @@ inline int64_t PlacedScaleBytes(const QuantTensor& m) {
   return m.layout == WeightLayout::kTiles ? PackedScaleBytes(m) : FileScaleBytes(m);
 }
 
-// `e` where `other`, which is sized alike, lies.
+// `e` at the addresses of `other`, which has the same sizes.
 inline ExpertWeights InPlaceOf(ExpertWeights e, const ExpertWeights& other) {
   for (const auto m : kExpertMatrices) (e.*m).codes = (other.*m).codes, (e.*m).block_scale = (other.*m).block_scale;
   return e;

@@ -15,7 +15,7 @@ std::vector<int64_t> MarkedByLayer(const std::vector<std::vector<bool>>& marks) 
   return counts;
 }
 
-// Of a token, from where `there(layer, expert)`.
+// Expected bytes per token of the experts for which there(layer, expert) is true.
 template <typename There>
 double BytesOfToken(const There& there, std::span<const int64_t> expert_bytes, int64_t num_experts, int64_t chosen,
                     std::span<const uint64_t> counts) {
@@ -42,7 +42,7 @@ std::vector<int64_t> ExpertPlacement::DiskByLayer() const { return MarkedByLayer
 
 void ExpertPlacement::LeaveOnDisk(std::span<const int64_t> expert_bytes, int64_t bytes,
                                   std::span<const uint64_t> counts) {
-  std::vector<std::vector<size_t>> coldest;  // of every layer, on the host
+  std::vector<std::vector<size_t>> coldest;  // by layer: the experts on the host, least chosen first
   for (size_t l = 0; l < on_host_.size(); ++l) {
     std::vector<size_t>& layer = coldest.emplace_back();
     for (size_t e = on_host_[l].size(); e-- > 0;) {
@@ -74,7 +74,7 @@ ExpertPlacement ExpertPlacement::Coldest(int64_t embedding_bytes, std::span<cons
   const auto num_layers = static_cast<int64_t>(expert_bytes.size());
   DSV4_CHECK(counts.empty() || static_cast<int64_t>(counts.size()) == num_layers * num_experts);
   struct Candidate {
-    double warmth;  // times chosen, for a byte
+    double warmth;  // number of choices per byte
     int64_t round, layer;
     bool operator<(const Candidate& o) const {
       return std::tie(warmth, round, layer) < std::tie(o.warmth, o.round, o.layer);
@@ -108,7 +108,7 @@ ExpertPlacement ExpertPlacement::Coldest(int64_t embedding_bytes, std::span<cons
 
 std::vector<ExpertSwap> BetterPlaces(const ExpertPlacement& placement, std::span<const double> chosen,
                                      int64_t num_experts, int64_t most) {
-  constexpr double kTimes = 1.5, kMore = 4;  // less is chance, or not worth two copies over the link
+  constexpr double kTimes = 1.5, kMore = 4;  // a smaller gain may be chance, or not worth two copies over the link
   struct Candidate {
     double gain;
     ExpertSwap swap;

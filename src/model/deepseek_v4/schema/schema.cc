@@ -211,7 +211,7 @@ constexpr WeightRow kExpertRows[] = {
      [](Owner w) -> Field { return w.expert->down; }},
 };
 
-// Draft modules have no names of their own in transformers.
+// transformers has no names for draft modules.
 constexpr WeightRow kStageRows[] = {
     {"enorm.weight", "enorm.weight", kVector, kWhole, kFirstMtp, [](Sizes s) { return Shape{s.D}; },
      [](Owner w) -> Field { return w.model->draft.embed_norm; }},

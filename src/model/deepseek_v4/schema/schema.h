@@ -1,6 +1,6 @@
-// Every weight of the model, once: our field, its names in files, shape, kind, which layers have it, how ranks divide
-// it. Binding, upload, synthetic values and the writer of checkpoints walk these tables; docs/dev/formats.md explains
-// the names.
+// The table of all weights: our field, names in files, shape, kind, the layers that have the weight, and its division
+// among ranks. Binding, upload, synthetic values and the writer of checkpoints use these tables. docs/dev/formats.md
+// explains the names.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace dsv4::deepseek_v4 {
 
-// What a tensor is, and for matrices what decides their format.
+// The kind of a tensor; for matrices it decides the format.
 enum class WeightKind : uint8_t {
   kEmbedding,   // matrix, F32 or BF16 only; devices keep its rows
-  kMix,         // the same: mHC
+  kMix,         // the same: mHC mixes
   kDense,       // matrix of any weight format: `X.weight` and its scales
-  kExpert,      // the same: a routed expert's
+  kExpert,      // the same: matrices of a routed expert
   kCompressor,  // the same: BF16 in released checkpoints
   kSmall,       // the same: router and index weights, small heads of draft modules; BF16 in released checkpoints
   kVector,      // F32 or BF16 in files, f32 here
   kIds,         // I64 or I32 in files, i32 here: expert ids
-  kLayers,      // no tensor: one layer after the other stands here (kLayerWeights)
-  kStages,      // no tensor: one stage of the draft module after the other (kLayerWeights, then kStageWeights)
-  kExperts,     // no tensor: one routed expert after the other stands here (kExpertWeights)
+  kLayers,      // no tensor: the layers are here, in order (kLayerWeights)
+  kStages,      // no tensor: the stages of the draft module are here, in order (kLayerWeights, then kStageWeights)
+  kExperts,     // no tensor: the routed experts are here, in order (kExpertWeights)
 };
 constexpr bool IsNested(WeightKind k) {
   return k == WeightKind::kLayers || k == WeightKind::kStages || k == WeightKind::kExperts;
@@ -34,7 +34,7 @@ constexpr bool IsVector(WeightKind k) { return k == WeightKind::kVector || k == 
 constexpr bool KeepsRows(WeightKind k) { return k == WeightKind::kEmbedding || k == WeightKind::kMix; }
 constexpr bool IsAnyFormat(WeightKind k) { return !IsNested(k) && !IsVector(k) && !KeepsRows(k); }
 
-// What one of n ranks holds.
+// The slice of one of n ranks.
 enum class WeightCut : uint8_t {
   kWhole,         // all of it
   kHeads,         // the rows (elements) of its N/n heads
@@ -44,8 +44,8 @@ enum class WeightCut : uint8_t {
   kColumns,       // 1/n of the columns
 };
 
-// Which layers have it; kRanks: none in a checkpoint, a rank's own (shard.h); the last four: which stage of which draft
-// module.
+// The layers that have the weight. kRanks: a rank's own weight, in no checkpoint (shard.h). The last four: which stage
+// of which draft module.
 enum class WeightPresence : uint8_t {
   kAlways,
   kCompressed,
@@ -58,7 +58,7 @@ enum class WeightPresence : uint8_t {
   kLastDspark,
   kLast
 };
-// Whether stage `stage` of `count` may have it, the module apart.
+// Whether stage `stage` of `count` may have it; does not check the kind of module.
 constexpr bool IsOfStage(WeightPresence p, int64_t stage, int64_t count) {
   using enum WeightPresence;
   if (p == kFirstMtp || p == kFirstDspark) return stage == 0;
@@ -75,13 +75,13 @@ struct Letters {
 Letters LettersOf(const Config& config);
 Letters LettersOf(const Config& config, int64_t layer);
 
-// The struct that a row's field is of; those around it are there, too.
+// The struct that a row's field belongs to; the enclosing structs are also set.
 struct WeightOwner {
   Weights* model = nullptr;
   LayerWeights* layer = nullptr;
   ExpertWeights* expert = nullptr;
 };
-struct WeightField {  // of the two, the one that it is
+struct WeightField {  // one of the two is set
   QuantTensor* matrix = nullptr;
   Tensor* vector = nullptr;
   WeightField(QuantTensor& m) : matrix(&m) {}  // NOLINT: implicit
@@ -89,17 +89,17 @@ struct WeightField {  // of the two, the one that it is
 };
 
 struct WeightRow {
-  // Names in files, below the layer or the expert; of matrices of any format without `.weight`. Empty: in no file.
+  // Names in files, below the layer or the expert. Matrices of any format have no `.weight`. Empty: in no file.
   std::string_view official;
   std::string_view transformers;  // without `model.`
   WeightKind kind;
   WeightCut cut = WeightCut::kWhole;
   WeightPresence presence = WeightPresence::kAlways;
-  Shape (*shape)(const Letters&) = nullptr;            // null where nested
-  WeightField (*field)(const WeightOwner&) = nullptr;  // null where nested
+  Shape (*shape)(const Letters&) = nullptr;            // null for nested kinds
+  WeightField (*field)(const WeightOwner&) = nullptr;  // null for nested kinds
 };
 
-// In the order of the model. A stage of a draft module (`mtp.N.`) is a layer with rows of its own.
+// In the order of the model. A stage of a draft module (`mtp.N.`) is a layer with additional rows.
 extern const std::span<const WeightRow> kModelWeights;
 extern const std::span<const WeightRow> kLayerWeights;
 extern const std::span<const WeightRow> kExpertWeights;
@@ -107,15 +107,15 @@ extern const std::span<const WeightRow> kStageWeights;
 
 bool IsPresent(WeightPresence presence, const Config& config, int64_t layer);
 
-// transformers' experts of a layer, matrices one behind the other in one tensor [E, ...]: rows [first, first + count)
-// of kExpertWeights, the outputs of the first in front.
+// transformers' stacked experts of a layer: one tensor [E, ...] with matrices one after the other. It has rows [first,
+// first + count) of kExpertWeights; the outputs of the first matrix come first.
 struct StackedExperts {
   std::string_view official, transformers;  // below `layers.N.`
   size_t first, count;
 };
 extern const std::span<const StackedExperts> kStackedExperts;
 
-// Other spellings of transformers that were published.
+// Other published spellings of transformers.
 struct Spelling {
   std::string_view found, official;  // below `layers.N.`
 };
@@ -124,13 +124,13 @@ extern const std::span<const Spelling> kOtherSpellings;
 // One weight of one model.
 struct WeightRef {
   const WeightRow* row;
-  int64_t layer = -1;   // -1: of no layer
-  int64_t expert = -1;  // -1: of no routed expert
-  int64_t stage = -1;   // -1: of no draft module; then `layer` is L + stage
+  int64_t layer = -1;   // -1: not in a layer
+  int64_t expert = -1;  // -1: not in a routed expert
+  int64_t stage = -1;   // -1: not in a draft module; otherwise `layer` is L + stage
 
   std::string Block() const;  // official, with a dot: "layers.3.", "mtp.0."
   bool in_files() const { return !row->official.empty(); }
-  std::string Stem() const;  // official; of matrices of any format without `.weight`
+  std::string Stem() const;  // official; matrices of any format have no `.weight`
   std::string Name() const;  // official, whole
 };
 

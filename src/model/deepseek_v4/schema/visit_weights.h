@@ -1,4 +1,4 @@
-// Walks through a model's weights, in the order of schema.h's tables.
+// Visits a model's weights in the order of schema.h's tables.
 #pragma once
 
 #include <type_traits>
@@ -9,8 +9,8 @@ namespace dsv4::deepseek_v4 {
 
 namespace internal {
 
-// Calls visit(const WeightRef&, const WeightOwner&) for each of `rows`, a nested one's before what stands in it, until
-// it returns false.
+// Calls visit(const WeightRef&, const WeightOwner&) for each of `rows`, until it returns false. A nested row is visited
+// before its contents.
 template <typename Visit>
 bool VisitRows(std::span<const WeightRow> rows, const WeightRef& at, const WeightOwner& owner, const Visit& visit) {
   for (const WeightRow& row : rows) {
@@ -41,8 +41,8 @@ bool VisitRows(std::span<const WeightRow> rows, const WeightRef& at, const Weigh
 
 }  // namespace internal
 
-// Calls matrix(const WeightRef&, QuantTensor&) and vector(const WeightRef&, Tensor&) for everything in `w`, what is not
-// there included. W: Weights or const Weights.
+// Calls matrix(const WeightRef&, QuantTensor&) and vector(const WeightRef&, Tensor&) for all weights in `w`, including
+// absent ones. W: Weights or const Weights.
 template <typename W, typename Matrix, typename Vector>
 void VisitNamedWeights(W& w, const Matrix& matrix, const Vector& vector) {
   using M = std::conditional_t<std::is_const_v<W>, const QuantTensor, QuantTensor>;
@@ -57,8 +57,8 @@ void VisitNamedWeights(W& w, const Matrix& matrix, const Vector& vector) {
   internal::VisitRows(kModelWeights, {}, {.model = const_cast<Weights*>(&w)}, visit);
 }
 
-// The same without names: matrix(QuantTensor&, keep_rows), vector(Tensor&); keep_rows: kernels read it by rows on every
-// device.
+// The same without names: matrix(QuantTensor&, keep_rows), vector(Tensor&). keep_rows: kernels of every device read it
+// by rows.
 template <typename W, typename Matrix, typename Vector>
 void VisitWeights(W& w, const Matrix& matrix, const Vector& vector) {
   VisitNamedWeights(
@@ -67,8 +67,7 @@ void VisitWeights(W& w, const Matrix& matrix, const Vector& vector) {
 }
 
 // Makes layers and experts in the empty `w` and calls fill(const WeightRef&, const WeightOwner&, const Shape&) for
-// every weight that a model of `config` has, until it returns false. Experts are made layer by layer, as they are
-// reached.
+// every weight of a model of `config`, until it returns false. The experts of a layer are made when they are reached.
 template <typename Fill>
 void MakeWeights(const Config& config, Weights& w, const Fill& fill) {
   const auto visit = [&](const WeightRef& ref, const WeightOwner& owner) {

@@ -1,5 +1,5 @@
-// Every tensor of the model, nested like the model. Views only: the bytes belong to `Weights::storage`
-// (mapped files, and small vectors widened to f32; or the memory of a device). Shapes in letters: docs/dev/glossary.md.
+// Every tensor of the model, nested like the model. These are views; `Weights::storage` owns the bytes (mapped files
+// and small vectors widened to f32, or the memory of a device). Letters of shapes: docs/dev/glossary.md.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct LayerWeights {
   MoeWeights moe;
 };
 
-// What a draft module has besides its stages, which are layers (config.h, DraftConfig).
+// The weights of a draft module outside of its stages, which are layers (config.h, DraftConfig).
 struct DraftWeights {
   Tensor embed_norm;        // f32 [D]                 MTP, official: enorm
   Tensor hidden_norm;       // f32 [D]                 MTP, official: hnorm
@@ -40,12 +40,12 @@ struct DraftWeights {
 
 struct Weights {
   QuantTensor embed;                 // [V, D] bf16 | f32
-  std::vector<LayerWeights> layers;  // the model's, then the stages of its draft module
+  std::vector<LayerWeights> layers;  // the model's layers, then the stages of its draft module
   HcHeadWeights hc_head;
   Tensor norm;                  // f32 [D]
   QuantTensor head;             // [V, D], any format
   Tensor plain_frequencies;     // f32 [Dr/2]: RoPE of layers of ratio 0
-  Tensor compress_frequencies;  // f32 [Dr/2]: RoPE of the others
+  Tensor compress_frequencies;  // f32 [Dr/2]: RoPE of the other layers
   int64_t draft_stages = 0;
   DraftWeights draft;
   std::shared_ptr<const void> storage;

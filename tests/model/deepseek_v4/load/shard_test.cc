@@ -97,19 +97,23 @@ TEST(CheckSharding, SlicesAreWholeTilesAndBlocksOfScales) {
       EXPECT_EQ(RefusedSlice(f, 512, 2048, Slice::kRows, count), "") << f.name();
   }
   EXPECT_EQ(RefusedSlice(fp8, 16, 128, Slice::kColumns, 8), "");  // parts of one block have its scale
-  EXPECT_EQ(RefusedSlice(fp8, 16, 768, Slice::kColumns, 4),
-            "layers.0.ffn.experts.0.w2.weight (FP8-128x128): 192 of 768 columns a rank cut blocks of 128 that share a "
-            "scale; use fewer ranks");
-  EXPECT_EQ(RefusedSlice(mxfp4, 16, 64, Slice::kColumns, 4),
-            "layers.0.ffn.experts.0.w2.weight (MXFP4): 16 columns a rank are less than the 32 that share a scale; use "
-            "fewer ranks");
-  EXPECT_EQ(RefusedSlice(mxfp4, 16, 96, Slice::kColumns, 2),
-            "layers.0.ffn.experts.0.w2.weight (MXFP4): 48 of 96 columns a rank cut blocks of 32 that share a scale; "
-            "use fewer ranks");
+  EXPECT_EQ(
+      RefusedSlice(fp8, 16, 768, Slice::kColumns, 4),
+      "layers.0.ffn.experts.0.w2.weight (FP8-128x128): a rank's 192 of 768 columns split blocks of 128 with a common "
+      "scale; use fewer ranks");
+  EXPECT_EQ(
+      RefusedSlice(mxfp4, 16, 64, Slice::kColumns, 4),
+      "layers.0.ffn.experts.0.w2.weight (MXFP4): a rank's 16 columns are fewer than the 32 that share a scale; use "
+      "fewer ranks");
+  EXPECT_EQ(
+      RefusedSlice(mxfp4, 16, 96, Slice::kColumns, 2),
+      "layers.0.ffn.experts.0.w2.weight (MXFP4): a rank's 48 of 96 columns split blocks of 32 with a common scale; "
+      "use fewer ranks");
   EXPECT_EQ(RefusedSlice(nvfp4, 16, 64, Slice::kColumns, 8),
-            "layers.0.ffn.experts.0.w2.weight: 64 columns among 8 ranks are not multiples of 16; use fewer ranks");
+            "layers.0.ffn.experts.0.w2.weight: 64 columns cannot be divided among 8 ranks in multiples of 16; use "
+            "fewer ranks");
   EXPECT_EQ(RefusedSlice(bf16, 72, 64, Slice::kRows, 4),
-            "head.weight: 72 rows among 4 ranks are not multiples of 16; use fewer ranks");
+            "head.weight: 72 rows cannot be divided among 4 ranks in multiples of 16; use fewer ranks");
 }
 
 TEST(ShardConfig, DividesHeadsGroupsAndWidth) {
