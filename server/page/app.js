@@ -1,6 +1,6 @@
-// The conversation that is shown, the reply that is being written, and what buttons and keys do.
+// The shown conversation, the reply in progress, and the actions of buttons and keys.
 let conversation = newConversation();
-let abort = null;  // of the reply that is being written
+let abort = null;  // stops the reply in progress; null: there is none
 const SETTINGS = [...NUMBERS, "effort", "system", "tools"];
 const LEFT_EARLY = "The page was left before the reply was complete.";
 
@@ -30,6 +30,7 @@ const retryLast = () => ACTIONS.retry(conversation.leaf);
 function render() {
   const path = branch(conversation), last = path.length - 1;
   $("log").replaceChildren(...path.map(index => messageCard(conversation, index, ACTIONS)));
+  if (last < 0) $("log").append(emptyCard($("model").textContent, text => { $("input").value = text; send(); }));
   const message = last >= 0 && conversation.nodes[path[last]].message;
   if (!abort && message && message.role === "assistant" && message.tool_calls) {
     $("log").append(resultsCard(message, results => {
@@ -37,7 +38,7 @@ function render() {
       reply();
     }));
   }
-  // Left between a message and its reply.
+  // The page was left between a message and its reply.
   if (!abort && message && message.role !== "assistant") {
     const box = element("div", "message assistant");
     box.append(failure("There is no reply yet.", retryLast));
@@ -51,18 +52,18 @@ function busy(on) {
   $("new").disabled = on;
   document.querySelectorAll("#list button").forEach(b => { b.disabled = on; });
 }
-let keeping = Promise.resolve();  // one write after the other
+let keeping = Promise.resolve();  // writes one after the other
 function keep() {
   const kept = conversation;
   keeping = keeping.then(() => saveConversation(kept)).then(() => {
     if (kept !== conversation) return;
     history.replaceState(null, "", "#" + kept.id);
     showList();
-  }).catch(error => { $("hint").textContent = "This conversation could not be kept: " + error.message; });
+  }).catch(error => { $("hint").textContent = "This conversation could not be saved: " + error.message; });
   return keeping;
 }
 
-// Draws a reply while it comes: a fifth of the time at most, however long it grows.
+// Draws a reply while it arrives, using at most a fifth of the time, however long the reply is.
 class Drawing {
   constructor(box, node) { Object.assign(this, {box, node, next: 0, saved: performance.now()}); }
   draw(meter) {
@@ -90,7 +91,7 @@ async function receive(node, box, meter, signal) {
     finish = choice.finish_reason || finish;
     if (meter.count) drawing.draw(meter);
   }
-  return finish === "length" ? "Cut off: the limit of tokens was reached." : "";
+  return finish === "length" ? "The reply is incomplete: it reached Max tokens or the context limit." : "";
 }
 async function reply() {
   const node = addNode(conversation, conversation.leaf, {role: "assistant", content: ""});
@@ -185,10 +186,10 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
   KEYS[letter]();
 });
-$("hint").textContent = "Enter sends, Shift+Enter starts a line, Esc stops; " + altName("r") + " tries again, " +
-  altName("k") + " begins a conversation, " + altName("l") + " lists them, " + altName("s") + " settings";
+$("hint").textContent = "Enter sends, Shift+Enter starts a new line, Esc stops; " + altName("r") + " regenerates, " +
+  altName("k") + " new conversation, " + altName("l") + " list, " + altName("s") + " settings";
 
-// Settings stay in this browser; the key does not.
+// This browser stores the settings, except the API key.
 for (const id of SETTINGS) {
   $(id).value = localStorage.getItem("dsv4." + id) || "";
   $(id).addEventListener("change", () => localStorage.setItem("dsv4." + id, $(id).value));
@@ -198,9 +199,14 @@ $("thinking").onchange = () => localStorage.setItem("dsv4.thinking", $("thinking
 if (localStorage.getItem("dsv4.theme")) document.documentElement.dataset.theme = localStorage.getItem("dsv4.theme");
 fetch("v1/models", {headers: headers()}).then(r => r.json()).then(models => {
   $("model").textContent = models.data[0].id;
+  document.querySelectorAll(".empty h2").forEach(e => { e.textContent = emptyTitle(models.data[0].id); });
 }).catch(() => {});
 addEventListener("hashchange", () => openConversation(location.hash.slice(1)));
 if (matchMedia("(min-width: 70rem)").matches) showSide(true);
 fitHeight($("input"));
-if (location.hash.length > 1) openConversation(location.hash.slice(1));
-else showList();
+if (location.hash.length > 1) {
+  openConversation(location.hash.slice(1));
+} else {
+  render();
+  showList();
+}

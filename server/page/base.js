@@ -1,5 +1,5 @@
 "use strict";
-// What the other files share: elements, text on the clipboard, the keys' names on this machine.
+// Shared by the other files: elements, the clipboard, and names of keys on this machine.
 const $ = id => document.getElementById(id);
 const ON_MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 const BY_TOUCH = matchMedia("(pointer: coarse)").matches;
@@ -16,7 +16,7 @@ function button(text, name, action) {
   b.onclick = action;
   return b;
 }
-// Pages that did not come by https or from this machine have no clipboard of their own.
+// Pages that were not loaded over https or from this machine cannot use navigator.clipboard.
 async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -41,7 +41,7 @@ function fitHeight(area) {
   area.style.height = "auto";
   area.style.height = area.scrollHeight + 2 + "px";
 }
-// Alt and a letter. Option writes other characters on a Mac, so there the key itself counts.
+// Alt and a letter. On a Mac, Option writes other characters, so the physical key counts there.
 function isAltKey(event, letter) {
   if (!event.altKey || event.ctrlKey || event.metaKey) return false;
   return event.key.toLowerCase() === letter || (ON_MAC && event.code === "Key" + letter.toUpperCase());

@@ -1,7 +1,7 @@
-// Messages as they are shown.
+// Elements that show messages.
 const NAMES = {user: "You", assistant: "Model", tool: "Tool result"};
 
-// A message of the conversation. What its buttons do is in `actions`: edit, retry, show (a branch).
+// A message of the conversation. `actions` has the functions of its buttons: edit, retry, show (a branch).
 function messageCard(conversation, index, actions) {
   const node = conversation.nodes[index], {message} = node;
   const box = element("div", "message " + message.role), role = element("div", "role");
@@ -17,7 +17,7 @@ function messageCard(conversation, index, actions) {
   }
   return box;
 }
-// "‹ 2 of 3 ›" where a message has others in its place.
+// "‹ 2 of 3 ›" if the message has alternatives.
 function branchButtons(conversation, index, actions) {
   const box = element("span", "branches");
   const all = childrenOf(conversation, conversation.nodes[index].parent), at = all.indexOf(index);
@@ -29,7 +29,7 @@ function branchButtons(conversation, index, actions) {
     return b;
   };
   const place = " " + (at + 1) + " of " + all.length + " ";
-  box.append(go("‹", "Branch before", at - 1), place, go("›", "Next branch", at + 1));
+  box.append(go("‹", "Previous branch", at - 1), place, go("›", "Next branch", at + 1));
   return box;
 }
 function fillReply(box, node, retry) {
@@ -39,8 +39,8 @@ function fillReply(box, node, retry) {
   const stats = element("div", "stats");
   details.append(summary, reasoning);
   box.append(details, text, calls, state, stats);
-  role.append(element("span", "fill"), copyButton(() => message.content), button("Try again", "quiet", retry));
-  // live: more is to come. Markdown is read anew each time, so the caller draws less often what takes longer.
+  role.append(element("span", "fill"), copyButton(() => message.content), button("Regenerate", "quiet", retry));
+  // `live`: the reply is not complete. Each call reads the Markdown again, so the caller draws slow replies less often.
   box.show = live => {
     details.hidden = !message.reasoning_content;
     reasoning.textContent = message.reasoning_content || "";
@@ -58,18 +58,18 @@ function fillReply(box, node, retry) {
     bar.max = p.total;
     bar.value = p.processed;
     const count = n => n.toLocaleString("en");
-    const kept = p.cache ? ", " + count(p.cache) + " kept" : "";
+    const cached = p.cache ? ", " + count(p.cache) + " cached tokens" : "";
     state.replaceChildren(bar, element("span", "stats", "Reading the prompt: " + count(p.processed) + " of " +
-      count(p.total) + " tokens" + kept));
+      count(p.total) + " tokens" + cached));
   };
   box.show(false);
 }
 function failure(text, retry) {
   const box = element("div", "failure");
-  box.append(element("span", "error", text), " ", button("Try again", "", retry));
+  box.append(element("span", "error", text), " ", button("Regenerate", "", retry));
   return box;
 }
-// A message in a text area: sent on as another branch, or left as it was.
+// Edits a message in a text area: sends it as another branch, or leaves it unchanged.
 function editCard(box, content, send) {
   const form = element("form", "edit"), area = element("textarea"), buttons = element("div", "buttons");
   const kept = [...box.childNodes];
@@ -88,10 +88,10 @@ function editCard(box, content, send) {
   fitHeight(area);
   area.focus();
 }
-// Enter; where fingers type, it begins a line and the button sends.
+// Enter sends. On touch screens it begins a line, and the button sends.
 const isSendKey = event => event.key === "Enter" && !event.shiftKey && !event.isComposing && !BY_TOUCH;
 
-// Asks for the results of the calls that a reply ends with.
+// A form for the results of the calls at the end of a reply.
 function resultsCard(message, send) {
   const form = element("form", "message tool");
   form.append(element("div", "role", "Results of the calls"));
@@ -108,4 +108,16 @@ function resultsCard(message, send) {
     send(message.tool_calls.map((call, i) => ({role: "tool", tool_call_id: call.id, content: inputs[i].value})));
   };
   return form;
+}
+
+// Shown while a conversation is empty: the model's name, and example prompts that `send` fills in and sends.
+const EXAMPLES = ["Explain how a hash table works, with a small example.",
+  "Write a Python function that merges two sorted lists.", "Plan a simple dinner for four people."];
+const emptyTitle = model => (model ? "Chat with " + model : "Chat with this model");
+function emptyCard(model, send) {
+  const box = element("div", "empty"), examples = element("div", "examples");
+  examples.append(...EXAMPLES.map(text => button(text, "", () => send(text))));
+  const hint = element("p", "", "Try an example, or write a message below.");
+  box.append(element("h2", "", emptyTitle(model)), hint, examples);
+  return box;
 }

@@ -1,5 +1,5 @@
-# The page as one file in C++ raw strings, and the hashes by which its Content-Security-Policy allows its scripts and style.
-# In: PAGE (this folder), MARKED and DOMPURIFY (their files; empty: none), OUTPUT.
+# Writes the page as one file of C++ raw strings, with the hashes by which its Content-Security-Policy allows its
+# scripts and its style. In: PAGE (this folder), MARKED and DOMPURIFY (their files; empty: none), OUTPUT.
 cmake_minimum_required(VERSION 3.25)
 set(SCRIPTS base store tree markdown stream cards app)
 
@@ -14,12 +14,12 @@ foreach(library MARKED DOMPURIFY)
   set(${library}_text "")
   if(${library})
     file(READ ${${library}} ${library}_text)
-    # Its map lies beside it and not on the server.
+    # The server does not have the source map of the library.
     string(REGEX REPLACE "//# sourceMappingURL=[^\n]*" "" ${library}_text "${${library}_text}")
   endif()
 endforeach()
 
-# The SHA-256 of an element's text, in base64, as a policy writes it.
+# The SHA-256 of an element's text in base64, in the form that a policy uses.
 function(policy_hash content result)
   string(SHA256 hex "${content}")
   set(digits "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
@@ -37,11 +37,11 @@ function(policy_hash content result)
   set(${result} "'sha256-${base64}='" PARENT_SCOPE)
 endfunction()
 
-# Puts the text in the variable `content` into its place in the page. It must not hold what a browser takes for the
-# beginning or the end of a script.
+# Replaces `mark` in the page by the text in the variable `content`. The text must not contain anything that a browser
+# reads as the beginning or the end of a script.
 function(place mark content)
   if(${content} MATCHES "</(script|style)|<script[ \t\n/>]")
-    message(FATAL_ERROR "${content}, which goes to ${mark} of the page, holds the beginning or end of an element")
+    message(FATAL_ERROR "${content}, which goes to ${mark} of the page, contains the beginning or end of an element")
   endif()
   string(FIND "${html}" "${mark}" at)
   string(LENGTH "${mark}" length)
@@ -58,7 +58,7 @@ foreach(part MARKED_text DOMPURIFY_text scripts)
 endforeach()
 list(JOIN hashes " " hashes)
 policy_hash("${style}" style_hash)
-# From the end: no mark is found in what was put in before.
+# From the end of the page, so that no mark is found inside an inserted text.
 place("@scripts@" scripts)
 place("@dompurify@" DOMPURIFY_text)
 place("@marked@" MARKED_text)

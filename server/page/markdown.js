@@ -1,14 +1,14 @@
-// A reply's Markdown as elements. marked reads it and DOMPurify lets through what is listed here: no HTML of the
-// model's, which is shown as text, nothing that is fetched, and links to the web only.
+// Turns a reply's Markdown into elements. marked reads it, and DOMPurify allows only what is listed here. HTML from the
+// model is shown as text, nothing is fetched, and links lead only to the web.
 const TAGS = ["a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p",
   "pre", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"];
 const PURIFY = {ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ["align", "class", "href", "start", "title"], ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false, ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i, RETURN_DOM_FRAGMENT: true};
-// Characters: a longer text, and what is longer within a paragraph, is shown as it is. Reading emphasis takes time with
-// the square of it.
+// Characters. A longer text or paragraph is shown without formatting, because the time to read emphasis grows with the
+// square of the length.
 const LONGEST_MARKDOWN = 100000, LONGEST_PARAGRAPH = 4000;
 
-// A name that DOMPurify 2.4.1+dfsg+~2.4.0-2+deb12u1 (Debian 12) reads and forgot to declare; others have no use for it.
+// DOMPurify 2.4.1+dfsg+~2.4.0-2+deb12u1 (Debian 12) reads this name without declaring it; other versions do not use it.
 const shadowNode = {__depth: 0};
 
 const escapeHtml = text => text.replace(/[&<>"']/g, c => "&#" + c.charCodeAt(0) + ";");
@@ -45,7 +45,7 @@ function showMarkdown(into, text) {
   try {
     if (!hasMarkdown() || text.length > LONGEST_MARKDOWN) throw new RangeError();
     fragment = DOMPurify.sanitize(markdownToHtml(text), PURIFY);
-  } catch {  // marked follows what is nested as deep as the browser's stack
+  } catch {  // deep nesting overflows the browser's stack in marked
     into.replaceChildren(element("div", "plain", text));
     return;
   }

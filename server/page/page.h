@@ -1,4 +1,4 @@
-// The chat page at "/": one HTML file, embedded in the binary.
+// The chat page at "/": one HTML file, embedded in the program.
 #pragma once
 
 #include <string_view>
@@ -6,8 +6,8 @@
 namespace dsv4::server {
 
 std::string_view ChatPage();
-// Its Content-Security-Policy: nothing from elsewhere, by their hashes the scripts and the style that stand in it, and
-// no text becomes markup but through DOMPurify.
+// The Content-Security-Policy of the page. Nothing is loaded from elsewhere. Only the scripts and the style in the page
+// are allowed, by their hashes. Only DOMPurify may turn text into markup.
 std::string_view ChatPagePolicy();
 
 }  // namespace dsv4::server

@@ -1,5 +1,5 @@
-// Conversations, kept in this browser's IndexedDB: whole ones by id, and beside them what the list shows. Without it
-// (some private windows) they last as long as the page.
+// Stores conversations in this browser's IndexedDB: whole conversations by id, and the entries of the list. Without
+// IndexedDB (in some private windows) they last as long as the page.
 const STORES = ["conversations", "titles"];
 const inMemory = new Map();
 const database = new Promise(resolve => {
@@ -13,7 +13,7 @@ const database = new Promise(resolve => {
   request.onerror = () => resolve(null);
 });
 
-// Runs work(conversations, titles, give); what it gives is the result, once the transaction is complete.
+// Runs work(conversations, titles, give). Resolves to the value passed to give, after the transaction is complete.
 async function inStore(mode, work) {
   const db = await database;
   return new Promise((resolve, reject) => {
@@ -26,7 +26,7 @@ async function inStore(mode, work) {
 }
 const newId = () => [...crypto.getRandomValues(new Uint8Array(12))].map(b => b.toString(16).padStart(2, "0")).join("");
 
-// Where another tab has gone on with the same conversation, this one's becomes a copy.
+// If another tab has changed the same conversation, this tab's conversation becomes a copy.
 async function saveConversation(conversation) {
   conversation.updated = Date.now();
   const {id, title, updated} = conversation;
@@ -53,7 +53,7 @@ async function deleteConversation(id) {
   if (!await database) return inMemory.delete(id);
   return inStore("readwrite", (conversations, titles) => { conversations.delete(id); titles.delete(id); });
 }
-// [{id, title, updated}], the last one first.
+// [{id, title, updated}], latest first.
 async function listConversations() {
   const all = !await database ? [...inMemory.values()] : await inStore("readonly", (conversations, titles, give) => {
     const found = titles.getAll();

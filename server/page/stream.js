@@ -1,4 +1,4 @@
-// A request for a reply, and what comes back.
+// Requests a reply and reads it.
 const NUMBERS = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
 
 function headers() {
@@ -22,7 +22,7 @@ function requestBody(messages) {
   }
   return b;
 }
-// What a reply that is no stream says went wrong: the server's words, or those of what stands between.
+// The error of a reply that is not a stream: the server's message, or the text of a proxy in between.
 async function refusal(response) {
   const text = await response.text();
   try {
@@ -31,7 +31,7 @@ async function refusal(response) {
     return "The server answered " + response.status + ": " + text.slice(0, 200);
   }
 }
-// The chunks of a streamed reply, each as an object. Throws what went wrong, also when the stream ends too early.
+// Yields the chunks of a streamed reply as objects. Throws an error of the server, or if the stream ends too early.
 async function* replyChunks(messages, signal) {
   const body = JSON.stringify(requestBody(messages));
   const response = await fetch("v1/chat/completions", {method: "POST", headers: headers(), body, signal});
@@ -40,7 +40,7 @@ async function* replyChunks(messages, signal) {
   let rest = "";
   for (;;) {
     const {done, value} = await reader.read();
-    if (done) throw new Error("The connection ended before the reply did.");
+    if (done) throw new Error("The connection ended before the reply was complete.");
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines) {
@@ -52,7 +52,7 @@ async function* replyChunks(messages, signal) {
     }
   }
 }
-// Adds what a chunk brings to the message.
+// Adds the contents of a chunk to the message.
 function takeDelta(message, delta) {
   const reasoning = delta.reasoning_content || delta.reasoning;
   if (reasoning) message.reasoning_content = (message.reasoning_content || "") + reasoning;
@@ -67,7 +67,7 @@ function takeDelta(message, delta) {
   }
 }
 
-// What a reply took: the server's own times where it tells them, else those seen from here.
+// Tokens and times of a reply: the server's times if it reports them, otherwise times measured here.
 class Meter {
   constructor() { this.begin = performance.now(); this.first = this.last = 0; this.count = 0; }
   take(chunk) {
@@ -90,10 +90,10 @@ class Meter {
     if (t) parts.push("prompt read in " + shortTime(t.prompt_ms));
     else if (this.first) parts.push("first after " + shortTime(this.first - this.begin));
     if (u) {
-      const kept = (u.prompt_tokens_details || {}).cached_tokens || 0;
-      parts.push(kept + " of " + u.prompt_tokens + " prompt tokens kept");
+      const cached = (u.prompt_tokens_details || {}).cached_tokens || 0;
+      parts.push(u.prompt_tokens + " prompt tokens, " + cached + " cached tokens");
       const accepted = (u.completion_tokens_details || {}).accepted_prediction_tokens || (t && t.draft_n_accepted);
-      if (accepted) parts.push(accepted + (t && t.draft_n ? " of " + t.draft_n : "") + " drafts accepted");
+      if (accepted) parts.push(accepted + (t && t.draft_n ? " of " + t.draft_n : "") + " draft tokens accepted");
     }
     return parts.join(", ");
   }

@@ -1,5 +1,5 @@
-// A conversation is a tree of messages: whoever edits a message or asks again begins a branch. nodes[i] has the index
-// of the one before it, `parent` (-1: none), always a lower one; `leaf` is the end of the branch that is shown.
+// A conversation is a tree of messages: an edited message or a regenerated reply begins a branch. nodes[i].parent is
+// the index of the message before it (-1: none), always lower than i. `leaf` is the end of the branch that is shown.
 function newConversation() {
   return {id: newId(), version: 0, title: "", updated: 0, nodes: [], leaf: -1};
 }
@@ -17,21 +17,21 @@ function branch(conversation) {
 function childrenOf(conversation, parent) {
   return conversation.nodes.flatMap((node, i) => (node.parent === parent ? [i] : []));
 }
-// Shows the branch through this node: its end is what was written last behind it.
+// Shows the branch through this node, up to the latest message after it.
 function showBranch(conversation, index) {
   for (let next = [index]; next.length; next = childrenOf(conversation, conversation.leaf)) {
     conversation.leaf = next[next.length - 1];
   }
 }
-// Shows the branch up to what this reply, or one that is to come behind this message, answers. A reply that failed
-// without a word is forgotten where nothing depends on it.
+// Shows the branch up to the message that needs a reply: the message before this reply, or this message itself. Removes
+// an empty reply that failed if no other node depends on it.
 function backTo(conversation, index) {
   const {message, parent} = conversation.nodes[index];
   conversation.leaf = message.role === "assistant" ? parent : index;
   if (isEmpty(message) && index === conversation.nodes.length - 1) conversation.nodes.pop();
 }
 const isEmpty = m => m.role === "assistant" && !m.content && !m.reasoning_content && !m.tool_calls;
-// As the API takes them.
+// The messages of the shown branch in the API's form.
 function messagesOf(conversation) {
   return branch(conversation).map(i => conversation.nodes[i].message).filter(m => !isEmpty(m));
 }

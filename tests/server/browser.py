@@ -55,7 +55,7 @@ class Browser:
         return self.call("POST", "/execute/sync", {"script": code, "args": list(args)})
 
     def devtools(self, command, **params):
-        """A command of the DevTools protocol, for what WebDriver has none."""
+        """Sends a command of the DevTools protocol, if WebDriver has none for the purpose."""
         return self.call("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
 
     def screenshot(self, path):

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The chat page in a real browser. Skipped where there is none. With a second argument, a screenshot is written to that
-file:
+"""Tests the chat page in a browser. Skipped if there is no browser. A second argument names a file for a screenshot:
 
     page_test.py BINARY [SCREENSHOT.png]
 """
@@ -14,7 +13,7 @@ SCREENSHOT = sys.argv.pop(2) if len(sys.argv) == 3 else ""
 from browser import DRIVER, ENTER, ESCAPE, Browser
 from support import SLOWNESS, WEATHER_TOOL, ServerTestCase, main
 
-# Whatever of this became markup would do or fetch something; what does sets window.hacked.
+# If one of these became markup, it would fetch something or set window.hacked.
 HOSTILE = [
     "<script>window.hacked = 1</script>",
     "<img src=x onerror='window.hacked = 1'>",
@@ -42,7 +41,7 @@ HOSTILE = [
     "<p id=input name=input class='message user'>clobbers</p>",
     "<base href=http://evil.example/><meta http-equiv=refresh content='0;url=http://evil.example'>",
 ]
-# All that is wrong with the elements below a selector.
+# Returns all faults of the elements below a selector.
 FAULTS = """
 const allowed = new Set("A BLOCKQUOTE BR BUTTON CODE DEL DIV EM H1 H2 H3 H4 H5 H6 HR LI OL P PRE SPAN STRONG TABLE TBODY TD TH THEAD TR UL"
   .split(" "));
@@ -55,7 +54,7 @@ for (const e of document.querySelectorAll(arguments[0] + " *")) {
   if (e.hasAttribute("href") && !/^(https?|mailto):/.test(e.href)) faults.push(e.outerHTML);
 }
 return faults;"""
-# Replies that the page gets instead of the server's: window.more(event...) sends events, window.end() ends the reply.
+# Replaces the server's replies: window.more(event...) sends events, window.end() ends the reply, window.cut() cuts it off.
 FAKE_SERVER = """
 const real = window.fetch;
 window.fetch = (url, options) => {
@@ -145,6 +144,24 @@ class Page(ServerTestCase):
         self.assertEqual(self.texts(".message"), [])
         self.assertEqual(b.errors(), [])
 
+    def test_an_empty_conversation_offers_examples(self):
+        b = self.browser
+        b.wait("document.querySelector('.empty h2') && document.querySelector('.empty h2').textContent == 'Chat with nano'")
+        examples = self.texts(".empty button")
+        self.assertEqual((len(examples), len(set(examples))), (3, 3))
+        b.script(FAKE_SERVER)
+        self.press(examples[1], ".empty")
+        b.wait("!!window.say")
+        self.assertEqual(b.script("return window.asked.messages"), [{"role": "user", "content": examples[1]}])
+        self.assertEqual(self.texts(".empty"), [])
+        b.script("window.say('Yes'); window.say('', {finish_reason: 'stop'}); window.end()")
+        b.wait(IDLE % 1)
+        self.assertEqual(self.texts(".message > .text"), [examples[1], "Yes"])
+        self.assertEqual(b.script("return document.getElementById('input').value"), "")
+        b.click("#new")
+        self.assertEqual(self.texts(".empty button"), examples)
+        self.assertEqual(self.text(".empty h2"), "Chat with nano")
+
     def test_stop_and_retry(self):
         b = self.browser
         self.set("temperature", "1")
@@ -157,11 +174,11 @@ class Page(ServerTestCase):
         b.wait("document.querySelector('.error') && document.querySelector('.error').textContent == 'Stopped.'")
         self.server.wait_until_idle()  # the server has stopped, too
         self.set("max_tokens", "5")
-        self.press("Try again", ".failure")
+        self.press("Regenerate", ".failure")
         b.wait(IDLE % 1)
-        self.assertIn("limit of tokens", self.text(".error"))
+        self.assertIn("reached Max tokens", self.text(".error"))
         self.assertEqual(len(self.texts(".message.user")), 1)
-        self.assertIn("2 of 2", self.text(".message.assistant .branches"))  # what was stopped is the other branch
+        self.assertIn("2 of 2", self.text(".message.assistant .branches"))  # the stopped reply is the other branch
 
     def test_tools_are_shown_and_answered(self):
         b = self.browser
@@ -181,26 +198,26 @@ class Page(ServerTestCase):
         self.assertIn("not valid JSON", self.text(".error"))
         self.set("tools", "")
         self.set("top_p", "7")
-        self.press("Try again", ".failure")
+        self.press("Regenerate", ".failure")
         b.wait("document.querySelector('.error') && document.querySelector('.error').textContent.includes('top_p')")
         self.set("top_p", "")
         b.script("window.real = window.fetch; window.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
-        self.press("Try again", ".failure")
+        self.press("Regenerate", ".failure")
         b.wait("document.querySelector('.error') && document.querySelector('.error').textContent == 'Failed to fetch'")
         b.script("window.fetch = () => Promise.resolve(new Response('<h1>Bad gateway</h1>', {status: 502}))")
-        self.press("Try again", ".failure")
+        self.press("Regenerate", ".failure")
         b.wait("document.querySelector('.error') && document.querySelector('.error').textContent.includes('502: <h1>Bad')")
         b.script("window.fetch = window.real")
-        self.press("Try again", ".failure")
+        self.press("Regenerate", ".failure")
         b.wait("document.querySelector('.message.assistant > .text').textContent.includes('14')")
         b.wait(IDLE % 1)
         self.assertEqual(self.texts(".error"), [])
-        self.assertEqual(self.texts(".branches"), ["", ""])  # what failed without a word leaves no branch
+        self.assertEqual(self.texts(".branches"), ["", ""])  # an empty failed reply leaves no branch
 
     def test_an_error_in_the_middle_keeps_what_came(self):
         b = self.browser
         for end, words in [("window.more({error: {message: 'the device failed'}})", "the device failed"),
-                           ("window.cut()", "ended before the reply did")]:
+                           ("window.cut()", "ended before the reply was complete")]:
             b.script(FAKE_SERVER)
             b.type("#input", "Hi" + ENTER)
             b.wait("!!window.say")
@@ -208,7 +225,7 @@ class Page(ServerTestCase):
             b.wait("document.querySelector('.error') && document.querySelector('.error').textContent.includes('%s')" % words)
             self.assertEqual(self.text(".message.assistant > .text"), "Half a")
             b.open(self.url)
-        b.wait("document.querySelectorAll('#list .title').length == 2")  # they are read when the page is there
+        b.wait("document.querySelectorAll('#list .title').length == 2")  # the page reads them after it has loaded
         self.assertEqual(self.texts("#list .title"), ["Hi", "Hi"])
 
     def test_progress_and_timings_of_the_server(self):
@@ -220,14 +237,14 @@ class Page(ServerTestCase):
         b.script("window.more({choices: [], prompt_progress: {total: 26000, cache: 1000, processed: 13000, time_ms: 9}})")
         b.wait("document.querySelector('progress')")
         self.assertEqual(b.script("const p = document.querySelector('progress'); return [p.value, p.max]"), [13000, 26000])
-        self.assertIn("13,000 of 26,000 tokens, 1,000 kept", self.text("#log"))
+        self.assertIn("13,000 of 26,000 tokens, 1,000 cached tokens", self.text("#log"))
         b.script("window.say('Hello'); window.say('', {finish_reason: 'stop'}); window.more({choices: [], usage: {prompt_tokens: 26000,"
                  "completion_tokens: 8, prompt_tokens_details: {cached_tokens: 1000}, completion_tokens_details: "
                  "{accepted_prediction_tokens: 5}}, timings: {prompt_n: 25000, prompt_ms: 38000, predicted_n: 8, predicted_ms: 100,"
                  "predicted_per_second: 80, queue_ms: 1500, draft_n: 6, draft_n_accepted: 5}}); window.end()")
         b.wait(IDLE % 1)
-        self.assertEqual(self.text(".stats"), "8 tokens, 80.0 per second, waited 1.5 s, prompt read in 38.0 s, 1000 of 26000 prompt tokens kept, "
-                                              "5 of 6 drafts accepted")
+        self.assertEqual(self.text(".stats"), "8 tokens, 80.0 per second, waited 1.5 s, prompt read in 38.0 s, 26000 prompt tokens, "
+                                              "1000 cached tokens, 5 of 6 draft tokens accepted")
         self.assertEqual(self.texts("progress"), [])
 
     def test_keys_of_a_mac_and_of_others(self):
@@ -244,7 +261,7 @@ class Page(ServerTestCase):
         self.addCleanup(b.devtools, "Emulation.setUserAgentOverride", userAgent=agent, platform="Linux x86_64")
         b.open(self.url)
         self.assertIn("⌥S", self.text("#hint"))
-        b.script(press % ("ß", "KeyS"))  # what Option+S is there
+        b.script(press % ("ß", "KeyS"))  # Option+S on a Mac
         self.assertTrue(b.script(is_open))
 
     def test_a_phone(self):
@@ -261,7 +278,7 @@ class Page(ServerTestCase):
         b.click("#toggle")
         box = b.script("const r = document.getElementById('settings').getBoundingClientRect(); return [r.left, r.top, r.width, r.height]")
         self.assertEqual(box, [0, 0, 390, 844])
-        # Every setting can be reached, and is large enough not to make the phone zoom in.
+        # Every setting can be reached, and its text is large enough that the phone does not zoom in.
         small = ("return [...document.querySelectorAll('#settings input, #settings select, #settings textarea')].filter(e => {"
                  "e.scrollIntoView(); const r = e.getBoundingClientRect();"
                  "return r.left < 0 || r.right > 390 || r.bottom > 844 || parseFloat(getComputedStyle(e).fontSize) < 16;"
@@ -270,7 +287,7 @@ class Page(ServerTestCase):
         b.click("#done")
         self.assertTrue(b.script(fits))
         b.click("#thinking")
-        b.type("#input", "two" + ENTER + "lines")  # Enter begins a line where fingers type
+        b.type("#input", "two" + ENTER + "lines")  # Enter begins a line on touch screens
         self.assertEqual(b.script("return document.getElementById('input').value"), "two\nlines")
         b.click("#send")
         b.wait(IDLE % 1)
@@ -295,7 +312,7 @@ class Page(ServerTestCase):
         b.wait(REPLIES + " == 2")
         self.assertEqual((self.texts(".message > .text"), self.texts(".stats")), before)
         self.assertEqual(before[0][1::2], ["27 + 48 = 75.", "5 + 9 = 14."])
-        self.ask("What is 1 + 1?", 3)  # it goes on
+        self.ask("What is 1 + 1?", 3)  # the conversation continues
         b.click("#new")
         self.ask("Another")
         b.wait("document.querySelectorAll('#list li').length == 2")
@@ -322,7 +339,7 @@ class Page(ServerTestCase):
         b.wait("document.querySelector('.error')")
         self.assertEqual(self.text(".message.assistant > .text"), "Half")
         self.assertIn("left before", self.text(".error"))
-        self.press("Try again", ".failure")
+        self.press("Regenerate", ".failure")
         b.wait(IDLE % 1 + " && !document.querySelector('.error')")
 
     def test_an_edit_is_a_branch_or_is_cancelled(self):
@@ -358,7 +375,7 @@ class Page(ServerTestCase):
         b.wait("location.hash")
         first = b.script("return location.hash")
         b.script("loadConversation(conversation.id).then(c => { c.title = 'elsewhere'; return saveConversation(c); })"
-                 ".then(() => { window.other = true; })")  # what another tab does
+                 ".then(() => { window.other = true; })")  # as another tab does
         b.wait("window.other")
         self.ask("What is 5 + 9?", 2)
         b.wait("document.querySelectorAll('#list li').length == 2")
@@ -383,7 +400,7 @@ class Page(ServerTestCase):
         self.assertEqual(self.text(".shown .head button"), "Copied")
 
     def test_copying_without_a_clipboard(self):
-        b = self.browser  # as on a page that came by plain http from elsewhere
+        b = self.browser  # as on a page from another machine over plain http
         b.script("navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed'));"
                  "document.execCommand = name => { window.copied = name + ' ' + document.activeElement.value; }")
         self.show("```\ntext\n```")
@@ -396,7 +413,7 @@ class Page(ServerTestCase):
         for text in [*HOSTILE, "\n\n".join(HOSTILE)]:
             self.show(text)
             self.assertEqual(b.script(FAULTS, ".shown"), [], text)
-        # As a reply and as a message, on its way through everything.
+        # The same texts as a reply and as a message, through the whole page.
         b.script(FAKE_SERVER)
         b.type("#input", HOSTILE[1] + ENTER)
         b.wait("!!window.say")
@@ -418,7 +435,7 @@ class Page(ServerTestCase):
         self.assertIn("<div>", self.text(".shown"))
 
     def test_the_sanitiser_alone_stops_markup(self):
-        b = self.browser  # as if marked let all HTML through
+        b = self.browser  # as if marked passed all HTML
         b.script("markdownToHtml = text => text")
         for text in HOSTILE:
             self.show(text)
