@@ -36,7 +36,7 @@ def read(path):
 
 
 def median_pass(rows, holds):
-    """Returns the pass of median time among those that contain kernel `holds`, and their number."""
+    """Returns, of the passes that contain kernel `holds`, the one of median time and the number of passes."""
     cuts = [i for i, row in enumerate(rows) if row[2] == FIRST] + [len(rows)]
     passes = [rows[a:b] for a, b in zip(cuts, cuts[1:])]
     passes = [p for p in passes if any(name == holds for _, _, name in p)]

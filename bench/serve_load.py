@@ -17,8 +17,8 @@ prompt length and each number of streams that arrive at once. No prompt was sent
     bars              the requirements for this row, and whether each holds
 
 The time of the prefill of all prompts follows from the bench's rate for a step of the same size and regime
-(docs/dev/decisions/0008-regimes.md: short prompts have two terms per input, however many share a pass). --seconds:
-cases that would begin later are skipped, and named at the end. Exits 1 if a bar does not hold.
+(docs/dev/decisions/0008-regimes.md). --seconds: cases that would begin later are skipped, and named at the end. Exits 1
+if a bar does not hold.
 """
 
 import argparse

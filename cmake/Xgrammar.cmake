@@ -30,7 +30,7 @@ if(EXISTS ${DSV4_XGRAMMAR_DIR}/include/xgrammar/xgrammar.h)
     endif()
   endforeach()
   target_compile_options(xgrammar PRIVATE $<$<CONFIG:Release>:-O1>)
-  # Its names clash with those of another file in a unity build.
+  # Its names clash with names of another file in a unity build.
   set_source_files_properties(${DSV4_XGRAMMAR_DIR}/cpp/json_schema_converter.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 else()
   message(STATUS "Structured output: off, ${DSV4_XGRAMMAR_DIR} has no XGrammar. scripts/setup fetches it.")

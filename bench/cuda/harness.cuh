@@ -118,7 +118,7 @@ __global__ void FillNormalKernel(float* p, int64_t n, uint64_t seed, float scale
 }
 
 // Makes normally distributed weights as a quantiser stores them (kRows): FP4 blocks with the largest value at 6, and
-// scales distributed as those of normal values. A thread makes 32 columns.
+// scales as normal values have them. A thread makes 32 columns.
 __global__ void FillWeightKernel(WeightFormat format, uint8_t* codes, uint8_t* scales, int64_t n, uint64_t seed) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t b = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; b < n / 32; b += stride) {

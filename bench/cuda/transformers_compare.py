@@ -5,7 +5,7 @@
     bench/cuda/transformers_compare.py [--layers 4] [--prompts 512,2048,8192] [--contexts 512,8192] [--settings ...]
 
 Weights are random BF16, made on the GPU. Prints one JSON line per measurement: the median of several runs after a
-warm-up, by CUDA events. Settings are those of transformers for this model: eager, and batched or grouped matrix
+warm-up, by CUDA events. transformers has three settings for this model: eager, and batched or grouped matrix
 products for the experts. A setting that does not run is reported with its error.
 """
 

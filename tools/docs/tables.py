@@ -14,8 +14,8 @@ A document marks the place of a table and names the file that it shows:
 compared with. Each figure shows its share of the limit, except with limit="bar", which is a requirement and not a limit
 of the machine. The commands follow the table.
 
-Without --write nothing is changed. Prints `path:line: message` for every figure that does not follow the schema, every
-table that differs from its file, and every file that no table shows. Exits 1 if it printed any.
+Without --write nothing is changed. Prints `path:line: message` for each figure that does not follow the schema, each
+table that differs from its file, and each file that no table shows. Exits 1 if it printed any.
 """
 
 import argparse
