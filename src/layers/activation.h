@@ -38,19 +38,19 @@ constexpr std::string_view NameOf(Form form) {
     case Form::kQueries:
       return "FP16 query blocks";
     case Form::kSlots:
-      return "F32 of each slot";
+      return "F32 per choice";
     case Form::kRankParts:
-      return "F32 parts of ranks";
+      return "F32 partials of ranks";
     case Form::kPartsForBridge:
-      return "F32 parts of ranks, for the bridge";
+      return "F32 partials of ranks, for the bridge";
     case Form::kPushedForBridge:
-      return "F32 parts of ranks, pushed, for the bridge";
+      return "F32 partials of ranks, pushed, for the bridge";
     case Form::kSlotsForBridge:
-      return "F32 slots of ranks, for the bridge";
+      return "F32 per choice, of ranks, for the bridge";
     case Form::kRankRows:
       return "F32 rows of ranks";
     case Form::kRowParts:
-      return "F32 parts of ranks, of own rows";
+      return "F32 partials of ranks, own rows";
   }
   return "?";
 }

@@ -44,8 +44,8 @@ std::string ByRows(StepClass step, const Name& name) {
 std::string DescribeLinear(const ExecContext& ctx, StepClass step, const QuantTensor& w, Input input,
                            std::span<const QuantTensor> of_call, int64_t groups) {
   if (input == Input::kCodes)  // it says itself which shapes it has
-    return StrCat("cuBLASLt, NVFP4 codes, else with x rounded ", LinearImplementation(ctx, w, of_call, groups, 1), "; ",
-                  NameOf(w.format));
+    return StrCat("cuBLASLt, NVFP4 codes, otherwise with x rounded ", LinearImplementation(ctx, w, of_call, groups, 1),
+                  "; ", NameOf(w.format));
   const std::string runs = ByRows(step,
                                   [&](int64_t rows) { return LinearImplementation(ctx, w, of_call, groups, rows); });
   return StrCat(runs, "; ", NameOf(w.format), input == Input::kRounded ? "; x rounded" : "");
@@ -85,7 +85,7 @@ class Lines {
     const std::string prepares = QPrepareImplementation(ctx_, p.expands ? &shape : nullptr);
     const bool of_one = p.expands && step_ == StepClass::kFewRows;  // several sequences' rows are expanded apart
     Add("q_prepare",
-        of_one ? StrCat(prepares, "; of several sequences ", QPrepareImplementation(ctx_, nullptr)) : prepares);
+        of_one ? StrCat(prepares, "; several sequences: ", QPrepareImplementation(ctx_, nullptr)) : prepares);
     if (indexes)
       Add("index_topk", IndexTopkImplementation(ctx_, MostRows(step_), l_.settings.index_heads, l_.cache.index));
     Add("sparse_attention", With(SparseAttentionImplementation(ctx_, AttentionShapeOf(l_)), p.heads, "out"));
@@ -107,7 +107,7 @@ class Lines {
     Add("router", RouterImplementation(ctx_, p.router_multiplies));
     if (p.by_tokens) Add("gather_shares (experts)", With(DescribeGatherShares(ctx_).chosen, p.gathered, "x"));
     if (p.shared_is_routed) {
-      Add("shared expert", "one of experts");
+      Add("shared expert", "with experts");
     } else {
       Linears({{"shared gate", w.shared.gate, p.gate}, {"shared up", w.shared.up, p.up}});
       Add("swiglu", With(DescribeSwiglu(ctx_).chosen, p.hidden, "y"));
@@ -122,7 +122,7 @@ class Lines {
     const std::string experts = ByRows(step_, [&](int64_t rows) { return ExpertsImplementation(ctx_, shape, rows); });
     Add("experts",
         StrCat(experts, "; ", NameOf(w.experts.front().gate.format),
-               p.out == Form::kSlots || p.out == Form::kSlotsForBridge ? "; sum with the next hc_bridge" : ""));
+               p.out == Form::kSlots || p.out == Form::kSlotsForBridge ? "; summed by the next hc_bridge" : ""));
     if (p.sliced) Add("slices (experts)", StrCat("one by one; ", DescribeStreamAdd(ctx_).chosen));
     SumRanks("experts", p.out);
   }
@@ -134,7 +134,7 @@ class Lines {
   // takes back, short prompts.
   std::string Appended(const std::string& after) const {
     if (ctx_.device == DeviceKind::kCpu || RegimeOf(step_) != Regime::kDecode) return after;
-    return step_ == StepClass::kDecode ? StrCat("with q_prepare; of short prompts ", after) : "with q_prepare";
+    return step_ == StepClass::kDecode ? StrCat("with q_prepare; short prompts: ", after) : "with q_prepare";
   }
 
   static std::string With(std::string runs, Form form, const char* of) {
@@ -151,7 +151,7 @@ class Lines {
     if (out == Form::kPartsForBridge || out == Form::kSlotsForBridge)
       Add(StrCat("sum_ranks (", of, ")"), "with the next hc_bridge");
     if (out == Form::kPushedForBridge)
-      Add(StrCat("sum_ranks (", of, ")"), "parts sent by o_b, added up by the next hc_bridge");
+      Add(StrCat("sum_ranks (", of, ")"), "partials sent by o_b, summed by the next hc_bridge");
     if (out == Form::kRowParts)
       Add(StrCat("sum_ranks (", of, ")"), StrCat(DescribeSumRanks(ctx_).chosen, "; own rows"));
   }
@@ -187,9 +187,9 @@ std::string StepsOf(const std::vector<StepClass>& steps) {
   const int64_t few = MostRows(StepClass::kFewRows);
   std::vector<std::string> names;
   if (has(StepClass::kOneRow) && has(StepClass::kDecode)) {
-    names.push_back(has(StepClass::kFewRows) ? "decode" : StrCat("decode but of 2-", few, " rows"));
+    names.push_back(has(StepClass::kFewRows) ? "decode" : StrCat("decode except 2-", few, " rows"));
   } else if (has(StepClass::kDecode)) {
-    names.push_back(StrCat("decode of ", has(StepClass::kFewRows) ? 2 : few + 1, " rows and more"));
+    names.push_back(StrCat("decode of ", has(StepClass::kFewRows) ? 2 : few + 1, " or more rows"));
   } else if (has(StepClass::kOneRow) || has(StepClass::kFewRows)) {
     names.push_back(has(StepClass::kFewRows) ? StrCat("decode of ", has(StepClass::kOneRow) ? 1 : 2, "-", few, " rows")
                                              : "decode of 1 row");

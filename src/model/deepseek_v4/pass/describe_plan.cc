@@ -23,7 +23,7 @@ std::string KindName(LayerKind kind) {
 std::vector<std::string> SetsOf(const Config& c, int64_t l) {
   std::vector<std::string> sets = {KindName(c.kind(l)), c.is_hash(l) ? "hash" : "learned"};
   if (c.kind(l) != LayerKind::kSliding) sets.emplace_back("CSA, HCA");
-  if (l + 1 < c.num_layers) sets.emplace_back("all but the last");
+  if (l + 1 < c.num_layers) sets.emplace_back("all except the last");
   return sets;
 }
 
