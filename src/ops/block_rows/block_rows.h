@@ -1,4 +1,4 @@
-// From a step of one row a sequence to one of B: the row itself, then a filler token at the positions behind it.
+// Turns a step of one row per sequence into a step of B rows: the row itself, then filler tokens at the next positions.
 // Row s * B + i, of sequence s at position p with token x, gets
 //   tokens = i == 0 ? x : filler;  positions = p + i;  last = p + B - 1;  sequence_of = s
 //   by_place[i * S + s] = s * B + i

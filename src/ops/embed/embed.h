@@ -1,5 +1,5 @@
-// streams[t, h, :] = table[tokens[t], :] for every stream h. Exact (BF16 widened). Of an idle row (ops/idle_row.h)
-// zeros.
+// streams[t, h, :] = table[tokens[t], :] for every stream h. Exact (BF16 is widened). A padding row (ops/idle_row.h)
+// becomes zeros.
 #pragma once
 
 #include "ops/registry.h"

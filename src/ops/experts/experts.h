@@ -1,11 +1,11 @@
 // The routed experts (docs/dev/model.md):
-//   for each token t and slot a, e = experts[t, a]:
+//   for each token t and choice a, e = experts[t, a]:
 //     h = Swiglu(gate_e x, up_e x, limit) * weights[t, a]     the routing weight comes before the down projection ...
 //     o[t, a] = down_e Round(h)                               ... and before the rounding of its input
 //   y[t] = shared[t] + sum_a o[t, a], a in order
-// `activation` rounds x and h as RoundActivation does when the expert's matrix is quantised (integers: NVFP4 or MXFP4).
-//   o[t, a] = 0 where e is kNoExpert (ops/idle_row.h): in steps of decode rows with T > 1, and on a CPU
-// float32 sums; a token's bits do not depend on the other tokens.
+//   o[t, a] = 0 if e is kNoExpert (ops/idle_row.h): allowed in steps of decode rows with T > 1, and on a CPU
+// `activation` rounds x and h as RoundActivation does if the expert's matrix is quantised (integers: NVFP4 or MXFP4).
+// Sums are float32. A token's bits do not depend on the other tokens.
 #pragma once
 
 #include <span>
@@ -25,21 +25,23 @@ struct ExpertMatrices {
   QuantTensor down;  // [D, F]
 };
 
-// Experts that are brought into the device's memory group by group while others are multiplied: of a group first gate
-// and up, then, when all groups' are done, down. Each group has a part of the experts, together they have all.
+// Experts that are copied to the device's memory in groups while other groups are multiplied. First come gate and up of
+// every group, then down of every group. Each expert is in one group.
 class ExpertFetch {
  public:
   virtual ~ExpertFetch() = default;
-  // Work that is queued from now on finds a group's matrices (gate and up, or down) where FetchedExperts says.
+  // Work that is queued after this call finds the group's matrices (gate and up, or down) at the addresses in
+  // FetchedExperts.
   virtual void Await(bool up, int group) = 0;
-  // The work that reads what was awaited last has been queued: other matrices may take its place behind that.
+  // The caller has queued the work that reads the matrices of the last Await. Other matrices may replace them after
+  // that work.
   virtual void Done() = 0;
 };
 inline constexpr int kMaxFetchGroups = 128;
 struct FetchedExperts {
   ExpertFetch* fetch = nullptr;
   std::span<const ExpertMatrices> matrices;  // [E], in the device's memory
-  const int32_t* group_of = nullptr;         // [E], likewise: in [0, num_groups)
+  const int32_t* group_of = nullptr;         // [E], in the device's memory; in [0, num_groups)
   int num_groups = 1;
 };
 
@@ -48,61 +50,63 @@ struct ExpertsArgs {
   Tensor experts;                            // i32 [T, A]
   Tensor weights;                            // f32 [T, A]
   std::span<const ExpertMatrices> matrices;  // [E], in the device's memory
-  // on a device: the host's copy of matrices[0]; there all experts have its shapes and formats (ExpertsTake)
+  // on a device: the host's copy of matrices[0]; all experts have its shapes and formats (ExpertsTake)
   ExpertMatrices first;
   float limit = 0;
   ActivationDtype activation = ActivationDtype::kNative;
   Tensor hidden;     // f32 [T*A, 2F]: scratch; on a device 16-byte aligned
-  Tensor outputs;    // f32 [T*A, D]: likewise
-  Tensor rounded_x;  // f32 [T, D]: scratch; only when `activation` rounds
-  Tensor shared;     // f32 [T, D]; may be y; on a device it may be empty: zeros
-  // f32 [T, D]; on a device it may be empty, without `shared`: then `outputs` are o[t, a], and nobody adds them up
+  Tensor outputs;    // f32 [T*A, D]: scratch; on a device 16-byte aligned
+  Tensor rounded_x;  // f32 [T, D]: scratch; only if `activation` rounds
+  Tensor shared;     // f32 [T, D]; may be y; on a device it may be empty, which means zeros
+  // f32 [T, D]. On a device it may be empty if `shared` is empty: then `outputs` are o[t, a], and the op does not add
+  // them.
   Tensor y;
-  int32_t always = -1;  // the expert that every token has in slot 0 (RouterArgs::always), where that is known
-  const FetchedExperts* fetched = nullptr;  // instead of `matrices`; only where ExpertsRunAsPrompt, with `shared`
-  // x as FP16 in blocks (ops/activation_blocks.cuh), or null; read instead where x would be rounded to that, unless
-  // the rows are run in parts.
+  int32_t always = -1;  // the expert that every token has as choice 0 (RouterArgs::always), if known
+  const FetchedExperts* fetched = nullptr;  // replaces `matrices`; only if ExpertsRunAsPrompt; needs `shared`
+  // x as FP16 in blocks (ops/activation_blocks.cuh), or null. The op reads it instead of x if it would round x to that
+  // form (ExpertsReadBlocks), except if it runs the rows in parts.
   const uint8_t* x_blocks = nullptr;
-  // Where ExpertsSumRanks: y is a rank's part, and its own rows (ops/rank_rows.h) become the sums, as sum_ranks adds,
-  // in the pass's exchange `site`; y's other rows hold anything then.
+  // Only if ExpertsSumRanks: y is a rank's partial. The rank's own rows (ops/rank_rows.h) of y become the sums, added
+  // as in sum_ranks, in the pass's collective `site`. The other rows of y are then unspecified.
   bool sums_ranks = false;
   int64_t site = 0;
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);
 
-// Whether ranks' parts of y are added up here: between GPUs, of prompts whose rows travel in one exchange. They are
-// sent as they are made.
+// Whether the op adds the ranks' partials of y: between GPUs, for prompts whose rows travel in one collective. The
+// kernels send the partials while they compute them.
 bool ExpertsSumRanks(const ExecContext& ctx, const ExpertsArgs& args);
 
-// Whether kernels of decode rows take an expert of format `other` among those of `format`; those of prompts take one
-// format.
+// Whether the kernels of decode rows accept an expert of format `other` among experts of `format`. The kernels of
+// prompts accept one format.
 bool ExpertsTake(WeightFormat format, WeightFormat other);
 
-// Whether a GPU takes the kernels of prompts for experts like `first` that have no shared one among them: a function
+// Whether a GPU uses the kernels of prompts for experts like `first`, without the shared expert among them. A function
 // of the regime and the weights, never of T.
 bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
                         int64_t num_experts);
-int GpuExpertsInputNumbers(const ExecContext& ctx, const ExpertMatrices& first);  // that an input is then
-// Whether those kernels read x_blocks, and not x.
+// The terms of an input in those kernels.
+int GpuExpertsInputNumbers(const ExecContext& ctx, const ExpertMatrices& first);
+// Whether those kernels read x_blocks instead of x.
 bool ExpertsReadBlocks(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
                        int64_t num_experts);
 
-// What a call's need of ExecContext::scratch follows from, beside the number of rows.
+// The properties of a call that, with the number of rows, determine how much of ExecContext::scratch it needs.
 struct ExpertsShape {
   ExpertMatrices first;                // as in ExpertsArgs
   int64_t num_experts = 0, slots = 0;  // E, A
   ActivationDtype activation = ActivationDtype::kNative;
-  bool with_shared = false;  // the shared expert is one of them: there is no `shared` to be added to
+  bool with_shared = false;  // the shared expert is among the experts; `shared` is empty
 };
 ExpertsShape ShapeOf(const ExpertsArgs& args);
-// Bytes that a GPU's kernels take for so many rows at once.
+// Bytes of scratch that a GPU's kernels need for `rows` rows at once.
 int64_t ExpertsScratchBytes(const ExecContext& ctx, const ExpertsShape& shape, int64_t rows);
-// How many of `rows` rows they take at once: all that the scratch memory of `ctx` holds, else equal parts of them,
-// which Experts runs one after the other; 0 where it does not hold a single one. A row's bits are the same in any
-// part.
+// Returns how many of `rows` rows the kernels process at once: all, if they fit in the scratch memory of `ctx`.
+// Otherwise the size of equal parts, which Experts runs one after the other; 0 if not even one row fits. A row's bits
+// are the same in any part.
 int64_t ExpertsRowsAtOnce(const ExecContext& ctx, const ExpertsShape& shape, int64_t rows);
 
-// What runs on this device for so many rows, with the numbers that an input is.
+// Names the kernels for `rows` rows on this device, and the terms of an input.
 std::string ExpertsImplementation(const ExecContext& ctx, const ExpertsShape& shape, int64_t rows);
 OpImplementations DescribeExperts(const ExecContext& ctx);
 OpWork WorkOf(const ExpertsArgs& args);

@@ -1,16 +1,17 @@
-// Random weights, the same on every device: for measurements at full size, where no checkpoint can be had.
-//   value[n, k] = std * g(seed, n * K + k), g: the sum of the 8 bytes of RandomBits, centred and scaled to unit
-//   variance
-//   (near a Gaussian; |g| <= 4.9), then rounded to the tensor's format as a quantiser would:
+// Random weights, the same on every device: for measurements at full size without a checkpoint.
+//   value[n, k] = std * g(seed, n * K + k), rounded to the tensor's format as a quantiser rounds
+//   g: the sum of the 8 bytes of RandomBits, centred and scaled to unit variance (near a Gaussian; |g| <= 4.9)
+// Rounding by format:
 //   NVFP4   global scale std * 4.9 / (6 * 448); block scale E4M3(max|block| / 6 / global), code E2M1(value / scale)
 //   MXFP4   block scale 2^ceil(log2(max|block| / 6)), code E2M1(value / scale)
-//   tight   as MXFP4, both halves of 32 columns alike in NVFP4, with std * 1.32288 * 2^-j instead of std in each block,
-//   j from
-//           0 to 6 with probability 2^-(j+1): the same variance, and block scales of up to nine powers of two, as the
-//           released Flash has; values too small for the least of them round to smaller codes
+//   tight   as MXFP4, with std * 1.32288 * 2^-j instead of std in each block of 32 columns; j from 0 to 6 with
+//           probability 2^-(j+1). The variance is the same, and block scales cover up to nine powers of two, as in the
+//           released Flash. Values too small for the least scale round to smaller codes. In NVFP4 both halves of 32
+//           columns have the same scale
 //   FP8     scale 2^ceil(log2(4.9 std / 448)) (E8M0 or F32), code E4M3(value / scale)
-//   BF16, F32   rounded, or as it is
-// So codes and scales have the histograms of real weights: power and clocks depend on them.
+//   BF16    rounded
+//   F32     unchanged
+// So codes and scales have the histograms of real weights. Power and clocks depend on the histograms.
 #pragma once
 
 #include "base/random.h"
@@ -47,9 +48,9 @@ constexpr int FillShift(uint64_t seed, uint64_t block) {
   while (j < 6 && (bits >> j & 1) == 0) ++j;
   return j;
 }
-// exponent_base of what FillWeight makes of a tight format: its largest exponent is kFillSpan more.
+// The exponent_base of a tight matrix that FillWeight fills. Its largest exponent is kFillSpan more.
 int FillTightBase(float std);
-// What a matrix must say of itself for FillWeight: global_scale and exponent_base, by its format.
+// Sets the fields that FillWeight needs, by format: global_scale and exponent_base.
 void SetFillScales(QuantTensor* w, float std);
 
 void FillWeight(const ExecContext& ctx, const FillWeightArgs& args);

@@ -1,5 +1,5 @@
-// y[r, p*C + c] = x_p[r, c] for every rank p: columns that the ranks made are put side by side, on every rank. Exact.
-// One rank: y = x. When the exchange has failed, y is unspecified and nobody waits.
+// y[r, p*C + c] = x_p[r, c] for every rank p, on every rank: an all-gather of columns. Exact. One rank: y = x. After a
+// failure of the exchange y is unspecified and no rank waits.
 #pragma once
 
 #include "device/exchange.h"
@@ -10,8 +10,8 @@ namespace dsv4 {
 
 struct GatherRanksArgs {
   Tensor x;          // f32 [R, C]: this rank's columns; the same shape on every rank
-  Tensor y;          // f32 [R, count * C]; not x, but on one rank it may be
-  int64_t site = 0;  // takes RankExchanges(ctx, elements of x) numbers (sum_ranks.h)
+  Tensor y;          // f32 [R, count * C]; not x, except on one rank
+  int64_t site = 0;  // the first of RankExchanges(ctx, elements of x) collective numbers (sum_ranks.h)
 };
 void GatherRanks(const ExecContext& ctx, const GatherRanksArgs& args);
 OpImplementations DescribeGatherRanks(const ExecContext& ctx);

@@ -1,7 +1,7 @@
-// The step that verifies drafts, from what was drafted. Of sequence s, whose R rows lie one behind the other:
+// Writes the draft tokens into the step that verifies them. The R rows of sequence s are contiguous:
 //   tokens[s R + j] = drafted[j - 1, s]                                          j = 1 .. R - 1
-// but where known[s] says what comes at that position. A draft that could not be drawn (negative, sample.h) becomes
-// token 0: a guess as good as any.
+// If known[s] has a token for a row's position, that token is written instead. A draft token that could not be drawn
+// (negative, sample.h) becomes token 0, which is as good a guess as any.
 #pragma once
 
 #include "ops/registry.h"
@@ -9,7 +9,7 @@
 
 namespace dsv4 {
 
-// Tokens that are taken for drafts, of positions from `from` on.
+// Known draft tokens: tokens[i] is for position from + i.
 struct KnownDraft {
   const int32_t* tokens = nullptr;  // [count], ids
   int64_t from = 0, count = 0;
@@ -17,7 +17,7 @@ struct KnownDraft {
 
 struct PlaceDraftsArgs {
   Tensor drafted;                     // i32 [R - 1, S]
-  Tensor positions;                   // i64 [S R] or more: of the step's rows
+  Tensor positions;                   // i64 [S R] or more: the positions of the step's rows
   const KnownDraft* known = nullptr;  // [S]
   Tensor tokens;                      // i32 [S R] or more, in place
 };

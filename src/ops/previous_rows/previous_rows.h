@@ -1,8 +1,8 @@
-// Rows that belong to the position before: for a token at position p of its sequence
-//   y[t] = x[t - 1] where that is a token of the sequence in this step, else ring[(p - 1) % slots]; 0 at position 0
-//   ring[p % slots] = x[t], of a sequence's last `slots` tokens
-// The ring lies in the sequence's fixed block: f32 [slots, width]. Without x nothing is kept, and no sequence has more
-// than one token; without y nothing is read. Exact.
+// Gives each token the row of the previous position. For a token at position p of its sequence:
+//   y[t] = x[t - 1] if that token is of the same sequence, else ring[(p - 1) % slots]; 0 at position 0
+//   ring[p % slots] = x[t], for a sequence's last `slots` tokens of the step
+// The ring is in the sequence's fixed block: f32 [slots, width]. Without x the ring is not written, and every sequence
+// has at most one token. Without y nothing is read. Exact.
 #pragma once
 
 #include "kv/layout.h"
@@ -16,7 +16,7 @@ struct PreviousRowsArgs {
   Tensor y;                                 // f32 [T, ...]; may be x; or empty
   const SequenceView* sequences = nullptr;  // [S]
   int64_t num_sequences = 0;
-  int64_t offset = 0;  // of the ring, in the fixed block
+  int64_t offset = 0;  // bytes of the ring in the fixed block
   int64_t slots = 0;
 };
 void PreviousRows(const ExecContext& ctx, const PreviousRowsArgs& args);

@@ -1,12 +1,11 @@
-// What attention does between its projections and itself, in one launch. Each part is left out when its tensor is
-// empty:
+// The work of an attention layer between its projections and sparse_attention, in one launch. A part is omitted if its
+// tensor is empty:
 //   q        every head: RmsNorm without a weight, Rope
 //   kv       RmsNorm with `kv_norm`, Rope, RoundKv in the window's row format; with `append` also WindowAppend
 //   index_q  every head: Rope, RoundIndexQuery
-//   compress Compress: only with `append`, and nothing above reads or writes what it does
-// `append` needs that no sequence has more tokens in this step than one and those that rings have slots to spare for:
-// then the slots that are overwritten hold rows that have left the window, and attention, which comes later, does not
-// read them.
+//   compress Compress: only with `append`; independent of the parts above
+// `append` requires that a sequence has at most 1 + (window_slots - W) tokens in this step. Then the ring rows that are
+// overwritten have already left the window, and attention, which comes later, does not read them.
 #pragma once
 
 #include <array>
@@ -30,18 +29,17 @@ struct QPrepareArgs {
   Tensor cos_sin;  // f32 [T, Dr/2, 2], from RopeAngles
   float norm_eps = 0;
   IndexDtype index_dtype = IndexDtype::kFp4;
-  CacheView cache;  // its layer says the window's row format
+  CacheView cache;  // its layer has the window's row format
   bool append = false;
   std::array<CompressArgs, 2> compress;
   int num_compress = 0;
-  // Where QPrepareExpands says so: q and index_q are yet to be made by these linears.
+  // If QPrepareExpands: the op first computes q and index_q by these linears.
   const LinearArgs* expands = nullptr;
 };
-// Whether the op does the linears in front of it, too, with the bits that the two have one after the other: on a GPU
-// for one token, or a few of one sequence. A launch less, and the last one of those parts that read nothing of the
-// other is hidden. The product
-// stays here, and is no output of ops/linear, because a head's sums go from the blocks that make them to the warp that
-// norms and turns them without leaving the cluster's shared memory; its loop is ops/linear's
+// Whether the op also computes the linears before it, with the same bits as two separate ops: on a GPU, for one token
+// or a few tokens of one sequence. That saves a launch and hides the time of the parts that do not read the linears'
+// outputs. The product is part of this op and not of ops/linear because a head's sums stay in the cluster's shared
+// memory, from the blocks that compute them to the warp that applies the norm and RoPE. The loop is that of ops/linear
 // (linear/tile/one_token.cuh).
 struct ExpandShape {
   int64_t num_tokens = 0, num_sequences = 1;
@@ -53,7 +51,7 @@ struct ExpandShape {
 };
 ExpandShape ShapeOf(const QPrepareArgs& args, const LinearArgs& linears);
 bool QPrepareExpands(const ExecContext& ctx, const ExpandShape& shape);
-// `expands`: a shape that QPrepareExpands, or null.
+// `expands`: a shape for which QPrepareExpands holds, or null.
 std::string QPrepareImplementation(const ExecContext& ctx, const ExpandShape* expands);
 void QPrepare(const ExecContext& ctx, const QPrepareArgs& args);
 OpImplementations DescribeQPrepare(const ExecContext& ctx);

@@ -1,5 +1,5 @@
 // y[r, d] = x[r, d] / sqrt(mean_d(x[r, :]^2) + eps) * weight[d]                          (docs/dev/model.md)
-// Statistics and products in float32. Rows are independent: a row's bits do not depend on R.
+// Statistics and products are float32. Rows are independent: a row's bits do not depend on R.
 #pragma once
 
 #include "ops/registry.h"

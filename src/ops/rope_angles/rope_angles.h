@@ -1,5 +1,5 @@
 // cos_sin[t, i, :] = (cos a, sin a) with a = float(position[t]) * frequency[i]            (docs/dev/model.md)
-// The angle is a float32 product, as in the model's own code; its cosine and sine are taken in float64 (no fast-math
+// The angle is a float32 product, as in the model's own code. Its cosine and sine are computed in float64 (no fast-math
 // range reduction: angles reach 1,048,575) and rounded to float32.
 #pragma once
 

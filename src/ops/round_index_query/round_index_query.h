@@ -1,6 +1,8 @@
-// Rounds index queries as the index mode says (docs/dev/model.md), per head of Di channels:
+// Rounds index queries by the index mode (docs/dev/model.md), per head of Di channels:
 //   kFp4   Walsh-Hadamard rotation (Sylvester order, times Di^-1/2), then E2M1 in blocks of 32 with power-of-two scales
-//   kBf16  rounded to BF16; kF32: unchanged. Both without the rotation; index keys are treated alike (Compress).
+//   kBf16  rounded to BF16, without the rotation
+//   kF32   unchanged, without the rotation
+// Compress rounds index keys in the same way.
 #pragma once
 
 #include "dsv4/types.h"

@@ -1,5 +1,5 @@
-// Rounds the step's KV rows to what the cache will hold: kv[t] = Decode(Encode(kv[t])) in the window's row format
-// (docs/dev/model.md). Attention reads the step's own rows from this buffer, older ones from the ring.
+// Rounds the step's KV rows to the values that the cache will hold: kv[t] = Decode(Encode(kv[t])) in the window's row
+// format (docs/dev/model.md). Attention reads the step's own rows from this buffer, older ones from the ring.
 #pragma once
 
 #include "kv/row_format.h"

@@ -1,6 +1,6 @@
-// The step whose rows are one position earlier, for layers that read a token beside the position before it:
+// The step whose rows are one position earlier, for layers that read each token together with the previous position:
 //   positions_before[t] = max(0, positions[t] - 1)
-//   before[s] = sequences[s] with start - 1; where that starts at 0, its first row belongs to no position: begin + 1
+//   before[s] = sequences[s] with start - 1, or, if start is 0, with begin + 1: its first row has no previous position
 #pragma once
 
 #include "kv/layout.h"

@@ -1,5 +1,5 @@
-// out[t, first + c] = (streams[t, 0, c] + streams[t, 1, c] + .. in this order) / H, c < D; other columns of out stay.
-// float32. With H = 1 it copies rows into columns of wider ones.
+// out[t, first + c] = (streams[t, 0, c] + streams[t, 1, c] + .. in this order) / H, c < D; other columns of out do not
+// change. float32. With H = 1 it copies rows into columns of wider rows.
 #pragma once
 
 #include "ops/registry.h"

@@ -12,7 +12,7 @@ struct SwigluArgs {
   Tensor weight;  // f32 [R]; empty: ones
   float limit = 0;
   Tensor y;  // f32 [R, F]; may be gate or up
-  // on a GPU: y as FP16 in blocks (ops/activation_blocks.cuh) instead; F a multiple of 64, no weight
+  // On a GPU: y as FP16 in blocks (ops/activation_blocks.cuh), instead of y. F is a multiple of 64; no weight.
   uint8_t* y_blocks = nullptr;
 };
 void Swiglu(const ExecContext& ctx, const SwigluArgs& args);

@@ -1,5 +1,5 @@
-// Writes each sequence's rows of this step, of a long step the last window_slots, into its window ring, slot = position
-// % window_slots. Runs after attention: until then the ring still holds the rows before the step.
+// Writes each sequence's rows of this step (at most the last window_slots) into its window ring, row = position %
+// window_slots. Runs after attention: until then the ring holds the rows before the step.
 #pragma once
 
 #include "kv/layout.h"
