@@ -46,7 +46,7 @@ constexpr size_t kMaxIdleBody = size_t{64} << 10;  // for requests whose route t
 constexpr size_t kMemoryReserve = size_t{128} << 20;
 constexpr std::chrono::milliseconds kDrainPoll{50};
 constexpr std::chrono::milliseconds kLastReplies{200};  // to send error replies before the end
-constexpr std::chrono::seconds kStopTime{10};           // for the engine's thread to finish after it was told to stop
+constexpr std::chrono::seconds kStopTime{10};           // for the engine's thread to finish after a stop was requested
 constexpr double kRestartStall = 300;                   // seconds without progress while a device is being reopened
 constexpr std::chrono::milliseconds kFileWatch{5000};
 constexpr std::chrono::milliseconds kGiveBack{5000};  // interval between two attempts to return free memory

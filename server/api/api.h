@@ -1,4 +1,4 @@
-// What all routes use: the served model, reading of common fields, usage, errors, ids.
+// Shared by all routes: the served model, reading of common fields, usage, errors, ids.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ void Reply::FailAtOnce(const ApiError& error) {
   SendFailure(error);
 }
 
-// Called by the thread that submitted the job and by the thread that brings its first output. The first call counts.
+// Called by the thread that submitted the job and by the thread that has its first output. The first call counts.
 void Reply::StartStream() {
   if (!stream_) return;
   std::call_once(started_, [this] {

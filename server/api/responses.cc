@@ -312,9 +312,9 @@ JsonDocument ReadPrevious(const Api& api, const Fields& fields, const std::strin
   if (!id) return JsonDocument(Json::array());
   const auto previous = api.responses == nullptr ? nullptr : api.responses->Get(tenant, *id);
   if (previous == nullptr) {
-"there is no response '" + *id + "'" +
-                        (api.responses == nullptr ? ": this server stores none (--store-responses)" : "") +
-                        "; send the whole input",
+    throw ApiError(400,
+                   "there is no response '" + *id + "'" +
+                       (api.responses == nullptr ? ": this server stores none (--store-responses)" : "") +
                        "; send the whole input",
                    "previous_response_id", "previous_response_not_found");
   }

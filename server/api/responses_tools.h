@@ -1,4 +1,4 @@
-// The tools of POST /v1/responses: those in the request, and those that the client found later.
+// The tools of POST /v1/responses: the tools of the request, and tools that the client found later.
 #pragma once
 
 #include <map>

@@ -97,7 +97,7 @@ void CheckSize(std::string_view text) {
     if (names.work() > kMaxNameWork) throw ApiError(400, "the JSON's objects have too many members");
   }
   if (values > kMaxJsonValues) {
-    throw ApiError(400, "the JSON holds more than " + std::to_string(kMaxJsonValues) + " values");
+    throw ApiError(400, "the JSON has more than " + std::to_string(kMaxJsonValues) + " values");
   }
   if (values * kValueBytes + extra > kMaxJsonBytes) {
     throw ApiError(400, "the JSON's values take more than " + std::to_string(kMaxJsonBytes) + " bytes of memory");

@@ -1,4 +1,4 @@
-// Memory set aside for error handling after a failed allocation. Destructors may need memory (those of JSON values do),
+// Memory set aside for error handling after a failed allocation. Destructors may need memory (JSON values do),
 // and a destructor that gets none ends the process.
 #pragma once
 

@@ -48,7 +48,7 @@ class PrefixCache {
 
   const PrefixCacheOptions& options() const { return options_; }
 
-  // What the cache knows about a prompt.
+  // Knowledge of the cache about a prompt.
   struct Known {
     size_t cut = 0;        // tokens of the longest cached prefix that leaves at least one token to compute; 0: none
     size_t common = 0;     // tokens at the start that a conversation in the tree also has
@@ -92,7 +92,7 @@ class PrefixCache {
   // found again. The part ends before an added token, which cannot merge with the text before it.
   std::vector<TokenId> EncodePrompt(const std::string& tenant, const RenderedPrompt& prompt) const;
 
-  // Removes the least useful cached prefix. First the oldest of those that later prefixes of the same conversation have
+  // Removes the least useful cached prefix. First the oldest prefix that later ones of its conversation have
   // replaced and that no prompt ever used. Otherwise the least recently used one; a use counts for all prefixes on the
   // path, so leaves go before the prefixes that they share. With a disk, a prefix of the second kind is queued to be
   // written there. Returns false if there is none.

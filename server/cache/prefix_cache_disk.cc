@@ -85,7 +85,7 @@ void PrefixCache::Poll() {
     if (!done.status.ok() && (written || current)) Error(done.status, written ? "failed" : "refused");
     if (!current) continue;  // it was removed in the meantime
     const bool strange = !written && done.status.ok() && done.image->info().tokens != Tree::Key(*node);
-    if (strange) Error(DataLoss("'" + done.path + "' holds other tokens than its name says"), "refused");
+    if (strange) Error(DataLoss("'" + done.path + "' contains other tokens than its name says"), "refused");
     if (strange || !done.status.ok()) {
       ForgetFile(node);
     } else if (written) {

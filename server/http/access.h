@@ -14,9 +14,9 @@
 namespace dsv4::server {
 
 struct AccessOptions {
-  std::vector<std::string> api_keys;  // empty: no key is needed
-  std::string cors_origin;            // an origin whose pages may send requests, besides the server's own; "*": all
-  bool check_host = false;            // accept only the names of this machine and `allowed_hosts`
+  std::vector<std::string> api_keys;       // empty: no key is needed
+  std::string cors_origin;                 // another origin whose pages may send requests; "*": all
+  bool check_host = false;                 // accept only the names of this machine and `allowed_hosts`
   std::vector<std::string> allowed_hosts;  // without a port
   double key_guesses = 5;                  // wrong keys per second from one address; 0: no limit
 };

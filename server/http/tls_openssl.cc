@@ -96,9 +96,9 @@ Result<std::unique_ptr<TlsContext>> TlsContext::Load(const std::string& cert_fil
   SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
   if (SSL_CTX_use_certificate_chain_file(c, cert_file.c_str()) != 1)
-    return InvalidArgument("--tls-cert " + cert_file + " holds no certificate in PEM form: " + LastTlsError());
+    return InvalidArgument("--tls-cert " + cert_file + " has no certificate in PEM form: " + LastTlsError());
   if (SSL_CTX_use_PrivateKey_file(c, key_file.c_str(), SSL_FILETYPE_PEM) != 1)
-    return InvalidArgument("--tls-key " + key_file + " holds no PEM key that fits the certificate: " + LastTlsError());
+    return InvalidArgument("--tls-key " + key_file + " has no PEM key that fits the certificate: " + LastTlsError());
   if (SSL_CTX_check_private_key(c) != 1)
     return InvalidArgument("--tls-key " + key_file + " is not the key of " + cert_file + ": " + LastTlsError());
   ::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL

@@ -1,4 +1,4 @@
-// What is known about one request besides its header, for its log line and its spans. The gate makes it, the reply
+// Data about one request, in addition to its header, for its log line and its spans. The gate makes it, the reply
 // completes it, and it is read at the end of the request; all on the I/O thread.
 #pragma once
 

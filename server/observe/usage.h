@@ -1,4 +1,4 @@
-// What a reply reports about itself: token counts, log-probabilities, and times.
+// The report of a reply about itself: token counts, log-probabilities, and times.
 #pragma once
 
 #include <cstddef>

@@ -98,7 +98,7 @@ void MaskWorkers::Queue::Add(const std::shared_ptr<MaskAhead::Place>& place) {
 }
 
 // Accepts the tokens and computes the mask. Called without the lock: only one worker has a sequence at a time, and only
-// that worker uses `taken` meanwhile.
+// that worker uses `taken` during the call.
 MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, size_t rewind, std::vector<uint32_t>* mask,
                                         Status* error) {
   const auto fail = [&](const Status& why) {

@@ -108,7 +108,7 @@ void CheckSchema(const Json& schema, const std::string& path) {
       RefuseKeyword(path, "a \"$ref\" to another document");
     }
     if (!alone.empty() && key != alone && Contains(kNarrowing, key)) {
-      RefuseKeyword(path, "\"" + key + "\" beside \"" + std::string(alone) + "\"");
+      RefuseKeyword(path, "\"" + key + "\" next to \"" + std::string(alone) + "\"");
     }
   }
   if (schema.contains("multipleOf")) CheckMultipleOf(schema, path);
@@ -118,7 +118,7 @@ void CheckSchema(const Json& schema, const std::string& path) {
                        Contains(kKnownFormats, format->get_ref<const std::string&>());
     if (schema.contains("pattern") || known) {
       RefuseKeyword(path, std::string("\"") + (schema.contains("minLength") ? "minLength" : "maxLength") +
-                              "\" beside \"" + (schema.contains("pattern") ? "pattern" : "format") + "\"");
+                              "\" next to \"" + (schema.contains("pattern") ? "pattern" : "format") + "\"");
     }
   }
   ForEachInner(schema, path, [](const Json& inner, const std::string& inner_path) { CheckSchema(inner, inner_path); });

@@ -1,5 +1,5 @@
-// Grammars of structured output: masks against the grammar itself, random texts that never run into a dead end, schemas
-// that cannot be enforced.
+// Grammars of structured output: masks compared with the grammar itself, random texts that never reach a dead end,
+// schemas that cannot be enforced.
 #include <malloc.h>
 
 #include <algorithm>
@@ -52,8 +52,8 @@ class Structured : public ::testing::Test {
     return matcher->AcceptText(text) && matcher->complete();
   }
 
-  // A random text of the grammar, nullopt where it was not over after `max_tokens`. Long tokens and the end are
-  // preferred, so that most texts end.
+  // Returns a random text of the grammar, or nullopt if it did not end within `max_tokens`. Prefers long tokens and the
+  // end, so that most texts end.
   static std::optional<std::string> RandomText(const Grammar& grammar, std::mt19937& random, int max_tokens = 400) {
     const auto matcher = grammar.NewMatcher();
     std::string text;
@@ -65,7 +65,7 @@ class Structured : public ::testing::Test {
       }
       EXPECT_EQ(matcher->complete(), std::find(ids.begin(), ids.end(), Eos()) != ids.end()) << text;
       if (matcher->complete() && random() % 2 == 0) return text;
-      std::vector<TokenId> choice;  // closing ones first, now and then
+      std::vector<TokenId> choice;  // sometimes closing tokens first
       if (random() % 3 == 0) {
         std::copy_if(ids.begin(), ids.end(), std::back_inserter(choice), [](TokenId id) {
           const std::string_view bytes = id == Eos() ? "" : NanoTokenizer().TokenBytes(id);
@@ -148,7 +148,7 @@ TEST_F(Structured, MaskIsWhatTheGrammarAccepts) {
   }
 }
 
-TEST_F(Structured, WhatIsRolledBackHasNotCome) {  // nor the end of the text
+TEST_F(Structured, WhatIsRolledBackHasNotCome) {  // including the end of the text
   const auto grammar = Compile(JsonFormat(Json::parse(R"({"type": "array", "items": {"type": "integer"}})")));
   ASSERT_NE(grammar, nullptr);
   const auto matcher = grammar->NewMatcher();
@@ -299,8 +299,8 @@ TEST(Schema, StrictOnesThatCannotBeEnforcedAreRefusedByKeyword) {
       {R"({"type": "array", "uniqueItems": true})", "\"uniqueItems\""},
       {R"({"allOf": [{}, {}]})", "\"allOf\""},
       {R"({"anyOf": [{"type": "number", "multipleOf": 2}]})", "schema.anyOf[0]: multipleOf"},
-      {R"({"anyOf": [{}], "properties": {}})", "\"properties\" beside \"anyOf\""},
-      {R"({"type": "string", "pattern": "a", "maxLength": 3})", "\"maxLength\" beside \"pattern\""},
+      {R"({"anyOf": [{}], "properties": {}})", "\"properties\" next to \"anyOf\""},
+      {R"({"type": "string", "pattern": "a", "maxLength": 3})", "\"maxLength\" next to \"pattern\""},
       {R"({"$ref": "http://x/y"})", "another document"},
       {R"({"$defs": {"a": {"contains": {}}}})", "\"contains\""},
       {R"(5)", "must be a JSON schema"},
@@ -316,7 +316,7 @@ TEST(Schema, StrictOnesThatCannotBeEnforcedAreRefusedByKeyword) {
   }
 }
 
-// What JSON escapes is left out of a string's pattern wherever there is a choice; where there is none, the pattern is.
+// Characters that JSON escapes are left out of a pattern if it has a choice; otherwise the pattern is left out.
 TEST_F(Structured, PatternsGiveStringsOfJson) {
   const auto of = [&](const char* pattern) { return Compile(JsonFormat({{"type", "string"}, {"pattern", pattern}})); };
   const auto accented = of("\xC3\xA9[^a]{2}");
@@ -331,7 +331,7 @@ TEST_F(Structured, PatternsGiveStringsOfJson) {
   EXPECT_FALSE(Accepts(*path, R"(["\"])"));
 }
 
-// Whoever writes a grammar chooses the work that it makes: it ends at a limit, which the error names.
+// The author of a grammar decides how much work it makes. The work ends at a limit, which the error names.
 class Bounded : public Structured {
  protected:
   void SetUp() override {
@@ -341,13 +341,13 @@ class Bounded : public Structured {
         {.compile_s = 1, .compile_steps = 2'000'000, .token_s = 1, .token_steps = 100'000, .states = 300'000});
     if (own_ == nullptr) GTEST_SKIP() << "this build has no XGrammar";
   }
-  // What takes milliseconds of its second, again where the machine stood still for the rest.
+  // Compiles what takes milliseconds of its second. Tries again, because the machine may stand still for the rest.
   Result<std::shared_ptr<const Grammar>> CompileEasily(const std::string& format) {
     auto grammar = own_->Compile(format);
     for (int i = 0; i < 5 && !grammar.ok(); ++i) grammar = own_->Compile(format);
     return grammar;
   }
-  // Rules that each say the one below twice: 2^40 ways to read a text.
+  // Each rule repeats the rule below twice: a text can be read in 2^40 ways.
   static std::string Ambiguous() {
     std::string rules = "root ::= r0\n";
     for (int i = 0; i < 40; ++i)
@@ -378,7 +378,7 @@ TEST_F(Bounded, CompilingEndsAtALimit) {
   EXPECT_TRUE(CompileEasily(Dump(JsonFormat(Person()))).ok());
 }
 
-// Each refers to the next one: calls as deep as the chain is long.
+// Each definition refers to the next one, so calls nest as deep as the chain is long.
 TEST_F(Bounded, CompilingEndsAtADepth) {
   constexpr int kLength = 40000;
   const auto name = [](int i) { return std::to_string(i); };
@@ -405,7 +405,7 @@ int64_t HeapBytes() {
   return static_cast<int64_t>(heap.uordblks + heap.hblkhd);
 }
 
-// Each of these literals is some 5,000 states whose masks hold a few tokens, and no two grammars have one in common.
+// Each literal has about 5,000 states whose masks contain a few tokens, and no two grammars share one.
 TEST_F(Bounded, WhatIsKeptHasABound) {
   constexpr int64_t kKept = 4 << 20, kMasks = 4 << 20;
   const auto compiler = GrammarCompiler::Create(NanoTokenizer(), NanoTokenizer().vocab_size(), {Eos()},
@@ -416,7 +416,7 @@ TEST_F(Bounded, WhatIsKeptHasABound) {
     for (int i = 0; i < 5000; ++i) text += static_cast<char>('a' + random() % 26);
     EXPECT_TRUE(compiler->Compile(Dump({{"type", "const_string"}, {"value", text}})).ok());
   };
-  compile();  // with what the vocabulary takes
+  compile();  // includes the memory of the vocabulary
   const int64_t before = HeapBytes();
   if (before == 0) GTEST_SKIP() << "another allocator's heap";
   for (int i = 0; i < 40; ++i) compile();
@@ -446,7 +446,7 @@ TEST_F(Bounded, ATokenIsTakenInAtALimit) {
   EXPECT_EQ(matcher->status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(matcher->status().message().find("the most"), std::string::npos) << matcher->status().message();
   EXPECT_LT(tokens, 2000);
-  EXPECT_FALSE(matcher->Accept(a));  // and stays so
+  EXPECT_FALSE(matcher->Accept(a));  // and it stays failed
   const auto next = (*grammar)->NewMatcher();
   EXPECT_TRUE(next->Accept(a));
 }
