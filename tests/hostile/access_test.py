@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Requests that have no right to an answer: no key or a guessed one, another host, another origin, roundabout paths."""
+"""Requests that must be refused: without a key or with a guessed one, to another host, from another origin, by odd
+paths."""
 
 from campaign import MIB, SANITIZED, HostileTestCase, cases, main, read_all, send_all, status_of, wait_for
 
@@ -35,7 +36,7 @@ class Keys(HostileTestCase):
     GROWTH_MIB = 60
 
     def tearDown(self):
-        # The brake of one test must not be the next one's.
+        # Waits until the rate limit of this test no longer affects the next one.
         wait_for(lambda: self.server.get("/v1/models", **self.HEADERS).status != 429)
         super().tearDown()
 

@@ -1,12 +1,13 @@
-"""What the suites of the hostile campaign share. Each *_test.py is run as
+"""Shared by the suites of the hostile campaign. Each *_test.py is run as
 
     http_test.py BINARY [--long N]
 
-and sends what no honest client or user would: bytes, files, arguments, grammars, too much, too slowly. Whatever it is, the program
-answers or refuses with one line, in bounded time and memory, and the next honest request gets what it would have got anyway. Random
-cases come from fixed seeds; --long N makes N times as many. Traffic goes to 127.0.0.1 only.
+and sends input that no honest client or user sends: bytes, files, arguments, grammars, too much, too slowly. The
+program must answer or refuse with one line, in bounded time and memory. The next honest request must get the reply
+that it would have got anyway. Random cases come from fixed seeds; --long N makes N times as many. Traffic goes to
+127.0.0.1 only.
 
-Exit status 77: every test was skipped. DSV4_TEST_SLOWNESS: how many times as long as usual they wait (a program under a sanitizer).
+Exit status 77: every test was skipped. DSV4_TEST_SLOWNESS: factor on all waits, for a program under a sanitizer.
 """
 
 import os
@@ -31,18 +32,18 @@ MIB = 1 << 20
 
 
 def cases(seed, count):
-    """`count` random generators, LONG times as many; a failing case is found again by its number."""
+    """Yields `count` times LONG random generators; the number of a failing case finds it again."""
     for number in range(count * LONG):
         yield number, random.Random("%s %d" % (seed, number))
 
 
 def address_space(limit):
-    """For Server(preexec_fn=...): `ulimit -v`. A sanitizer's shadow does not fit any; then there is none."""
+    """For Server(preexec_fn=...): `ulimit -v`. A sanitizer's shadow memory fits no limit, so there is none then."""
     return None if SANITIZED else lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def read_all(sock, most=1 << 24):
-    """What comes until the server ends the connection, also if it resets it."""
+    """Returns what arrives until the server ends the connection, even by a reset."""
     data = b""
     try:
         while len(data) < most:
@@ -56,7 +57,7 @@ def read_all(sock, most=1 << 24):
 
 
 def send_all(sock, data):
-    """False: the server took only a part."""
+    """Returns False if the server took only a part."""
     try:
         sock.sendall(data)
         return True
@@ -69,7 +70,7 @@ def status_of(reply):
 
 
 def run(*args, stdin=subprocess.DEVNULL, timeout=60, **kwargs):
-    """The program by itself: it ends in time, by no signal, and what it says on stderr is printable."""
+    """Runs the program: it must end in time and not by a signal, and its standard error must be printable."""
     result = subprocess.run([BINARY, *args], stdin=stdin, capture_output=True, timeout=timeout * SLOWNESS, **kwargs)
     assert result.returncode in (0, 1, 2), (args, result.returncode, result.stderr[-2000:])
     errors = result.stderr.decode()  # valid UTF-8
@@ -82,8 +83,8 @@ def run(*args, stdin=subprocess.DEVNULL, timeout=60, **kwargs):
 class HostileTestCase(ServerTestCase):
     """A server that must be unharmed after every test."""
 
-    LIMIT_MIB = 0         # of its address space; 0: none
-    GROWTH_MIB = 200      # of its resident memory, over the tests of the class
+    LIMIT_MIB = 0         # limit of its address space; 0: none
+    GROWTH_MIB = 200      # limit for the growth of its resident memory, over the tests of the class
 
     @classmethod
     def setUpClass(cls):
@@ -116,6 +117,6 @@ class HostileTestCase(ServerTestCase):
 
         self.assertLess(best_of(5, lambda seconds: seconds < 5 * SLOWNESS, health), 5 * SLOWNESS)
         self.assertEqual(self.honest(), self.answer)
-        if not SANITIZED:  # what is being given up is given back
+        if not SANITIZED:  # freed memory returns to the system
             wait_for(lambda: self.resident() - self.before < self.GROWTH_MIB,
                      lambda: "%d MiB more than before are held" % (self.resident() - self.before))

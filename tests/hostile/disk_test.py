@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The folder of --kv-disk: damaged, swapped and foreign files, no room, no rights, and a process that is killed while it writes."""
+"""The folder of --kv-disk: damaged, swapped and foreign files, no room, no rights, and a server killed while it
+writes."""
 
 import os
 import resource
@@ -26,7 +27,7 @@ class Disk(unittest.TestCase):
         return Server("--kv-budget", "24MiB", "--kv-disk", str(self.disk), "--kv-disk-bytes", "64MiB", "--drain-timeout", "20", **popen)
 
     def ask(self, server):
-        """What the model says to each prompt."""
+        """The model's reply to each prompt."""
         texts = []
         for prompt in PROMPTS:
             reply = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 6, "temperature": 0})
@@ -73,7 +74,7 @@ class Disk(unittest.TestCase):
                     begin = generator.randrange(len(data))
                     data[begin:begin + 64] = bytes(64)
                 elif kind == 4:
-                    data = bytearray(generator.choice(self.files()).read_bytes())  # another's, under this name
+                    data = bytearray(generator.choice(self.files()).read_bytes())  # another file under this name
                 path.write_bytes(bytes(data))
             with self.subTest(number=number):
                 self.check(texts)
@@ -96,7 +97,7 @@ class Disk(unittest.TestCase):
         self.check(texts)
 
     def test_no_room(self):
-        # Files of more than 100 kB cannot be written, as on a disk that is full.
+        # Files of more than 100 kB cannot be written, as on a full disk.
         texts = None
         for limit in [100_000, resource.RLIM_INFINITY]:
             server = self.serve(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))

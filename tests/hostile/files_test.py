@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Model folders that somebody has altered: the program says what is wrong with them, or runs."""
+"""Model folders with changed files: the program reports what is wrong with them, or runs."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class Files(unittest.TestCase):
         self.tmp = Path(folder.name)
 
     def model(self, name):
-        """A folder whose files are links to the nano model's."""
+        """A folder whose files are links to the nano model's files."""
         folder = self.tmp / name
         folder.mkdir()
         for path in NANO.iterdir():
@@ -38,14 +38,14 @@ class Files(unittest.TestCase):
             (folder / name).write_bytes(content)
 
     def load(self, folder):
-        """Reads everything that a start reads; generates a token where that succeeds."""
+        """Reads everything that a start reads, and generates a token if that succeeds."""
         return run("generate", "-m", str(folder), "-p", "Hi", "-n", "1", "--threads", "1")
 
     def weights(self):
         return next(NANO.glob("*.safetensors"))
 
     def irregular(self, name, kind):
-        """A folder whose file `name` is none, or empty."""
+        """A folder whose file `name` is empty or not a regular file."""
         folder = self.model(name.replace("/", "_") + kind)
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ class Files(unittest.TestCase):
             path.write_bytes(b"")
         return folder
 
-    # The program gives a pipe ten seconds to be written to: those wait together.
+    # The program waits ten seconds for data from a pipe; these cases wait together.
     def test_what_is_no_regular_file(self):
         names = SMALL + ["model.safetensors.index.json", self.weights().name, "encoding/encoding_dsv4.py"]
         with ThreadPoolExecutor(len(names)) as pool:
@@ -154,7 +154,7 @@ class Files(unittest.TestCase):
 
 @unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")
 class InUse(unittest.TestCase):
-    """Weights that somebody writes to while a server reads them."""
+    """Weights that are changed while a server uses them."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -193,7 +193,7 @@ class InUse(unittest.TestCase):
         reply = self.server.get("/health")
         self.assertEqual((reply.status, reply.json), (503, {"status": "model changed", "live": True, "ready": False}))
         self.assertEqual(self.server.get("/health/live").status, 200)
-        time.sleep(6)  # it has been looked at again
+        time.sleep(6)  # the server has checked the file again
         lines = [line for line in self.server.read_log().splitlines() if " model-changed " in line]
         self.assertEqual(len(lines), 1, lines)
         self.assertIn(str(self.weights), lines[0])

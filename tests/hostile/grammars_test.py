@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Grammars, schemas and choices that are made to be much work, beside a stream that must not notice."""
+"""Grammars, schemas and choices that make much work, next to a stream that must not be delayed."""
 
 import json
 import queue
@@ -8,8 +8,8 @@ import time
 
 from campaign import BINARY, HAS_NANO, SANITIZED, SLOWNESS, HostileTestCase, Server, cases, main, wait_for
 
-ANSWER_S = 40  # one is compiled for at most ten seconds, two at a time
-GAP_S = 2      # of a stream beside them
+ANSWER_S = 40  # a grammar is compiled for at most ten seconds, two at a time
+GAP_S = 2      # longest gap of a stream at the same time
 
 
 def nested(depth, wrap, leaf):
@@ -31,7 +31,7 @@ def grammar(g):
 
 
 CASES = {
-    # States that double with every character, ambiguous and endless rules.
+    # States that double with every character, ambiguous rules, endless rules.
     "the n-th character from the end": regex("(a|b)*a" + "(a|b)" * 24),
     "the same, counted": regex("(a|b)*a(a|b){500}"),
     "repeats of repeats": regex("((a{1,100}){1,100}){1,100}"),
@@ -44,12 +44,11 @@ CASES = {
     "doubled and optional": grammar("root ::= r0\n" + "".join('r%d ::= r%d r%d | ""\n' % (i, i + 1, i + 1) for i in range(30)) + 'r30 ::= "a"\n'),
     "left recursion": grammar('root ::= root root | root "a" | ""\n'),
     "a circle": grammar("root ::= a\na ::= b\nb ::= a\n"),
-    "nothing, for ever": grammar('root ::= (("" | "")* "")* "b"\n'),
+    "nothing, without end": grammar('root ::= (("" | "")* "")* "b"\n'),
     "a deep expression": grammar('root ::= ' + "(" * 3000 + '"a"' + ")" * 3000 + "\n"),
     "many rules": grammar("root ::= " + " | ".join("r%d" % i for i in range(8000)) + "\n" + "".join('r%d ::= "x%d" r%d?\n' % (i, i, (i * 7) % 8000) for i in range(8000))),
     "a chain of rules": grammar("root ::= r0\n" + "".join('r%d ::= "x" r%d\n' % (i, i + 1) for i in range(40000)) + 'r40000 ::= "a"\n'),
     "a chain of repeats": grammar("root ::= r0\n" + "".join("r%d ::= r%d{1,2}\n" % (i, i + 1) for i in range(40000)) + 'r40000 ::= "a"\n'),
-    # Schemas.
     "a chain of references": schema({"$ref": "#/$defs/0", "$defs": {str(i): {"$ref": "#/$defs/%d" % (i + 1)} for i in range(25000)}}),
     "a deep schema": schema(nested(60, lambda s: {"type": "object", "properties": {"a": s}, "required": ["a"]}, {"type": "null"})),
     "a deep array": schema(nested(60, lambda s: {"type": "array", "items": s, "minItems": 3}, {"type": "integer"})),
@@ -65,7 +64,6 @@ CASES = {
     "large bounds": schema({"type": "array", "items": {"type": "string", "minLength": 50000, "maxLength": 100000}, "minItems": 10000}),
     "a large range": schema({"type": "integer", "minimum": -(2 ** 62), "maximum": 2 ** 62 - 1}),
     "a hard pattern": schema({"type": "string", "pattern": "^(a|b)*a" + "(a|b)" * 24 + "$"}),
-    # Choices.
     "many choices": {"structured_outputs": {"choice": ["choice %d" % i for i in range(30000)]}},
     "a long choice": {"structured_outputs": {"choice": ["z" * 900000, "z" * 899999]}},
 }
@@ -81,7 +79,7 @@ def has_grammars():
 
 
 class Beside:
-    """A stream that runs as long as this is open; when it stood still between two of its events."""
+    """A stream that runs while this object is open, and the times when it stalled between two events."""
 
     def __init__(self, server):
         self.gaps, self.events, self.over = [], 0, False
@@ -113,10 +111,10 @@ class Beside:
 
 class Grammars(HostileTestCase):
     FLAGS = ["--default-thinking", "off", "--ctx", "100000"]
-    GROWTH_MIB = 700  # compiled grammars are kept, up to 256 MiB, and 128 MiB of masks
+    GROWTH_MIB = 700  # cached: up to 256 MiB of compiled grammars and 128 MiB of masks
 
     def run_all(self, bodies):
-        """Two at a time beside a stream: [(name, status, begin, end, body)], and the stream's gaps."""
+        """Runs two at a time next to a stream: [(name, status, begin, end, body)], and the stream's gaps."""
         waiting, found = queue.Queue(), []
         for entry in bodies:
             waiting.put(entry)
@@ -143,8 +141,8 @@ class Grammars(HostileTestCase):
         return found, stream.gaps
 
     def check(self, bodies):
-        """What took too long, or was there while the stream stood still, is asked for again, of a server that has not seen it: another
-        program may have had the machine."""
+        """Repeats cases that took too long or ran while the stream stalled, on a new server: another program may have
+        used the machine."""
         for _ in range(4):
             found, gaps = self.run_all(bodies)
             late = set()

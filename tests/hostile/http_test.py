@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bytes on connections: framing, lengths, and bodies that are no requests. The server runs under `ulimit -v`."""
+"""Bytes on connections: framing, lengths, and bodies that are not requests. The server runs under `ulimit -v`."""
 
 import json
 import socket
@@ -30,7 +30,7 @@ class Framing(HostileTestCase):
                 send_all(sock, begin)
                 end = time.time() + 60 * SLOWNESS
                 while time.time() < end and send_all(sock, flood):
-                    pass  # for two seconds after its refusal the server throws away what comes
+                    pass  # after a refusal the server discards input for two seconds
                 self.assertLess(time.time(), end)
 
     def test_lines_that_never_end_are_counted(self):
@@ -89,7 +89,7 @@ class Unread(HostileTestCase):
     LIMIT_MIB = 2048
 
     def test_requests_that_nobody_reads_the_replies_of(self):
-        """They wait in the client's socket, not in the server; when the client reads, each gets its reply, in order."""
+        """They wait in the client's socket, not in the server. When the client reads, each gets its reply, in order."""
         count = 400 * LONG
         words = "one two three " * 2000
         sent = []
@@ -158,7 +158,7 @@ class Bodies(HostileTestCase):
             try:
                 found.append(self.post("/v1/completions", body).status)
             except OSError:
-                found.append(None)  # told no before it had sent all
+                found.append(None)  # refused before it had sent all
 
         threads = [threading.Thread(target=one) for _ in range(8)]
         for thread in threads:
@@ -207,9 +207,9 @@ class Bodies(HostileTestCase):
 
 
 class Work(HostileTestCase):
-    """Many small things in a body: their work grows with their number, not with its square."""
+    """Many small items in a body: the work must grow with their number, not with its square."""
 
-    GROWTH_MIB = 800  # what was read for 200,000 messages is kept for the next ones
+    GROWTH_MIB = 800  # memory used for reading 200,000 messages stays for the next ones
 
     def timed(self, path, body, seconds):
         text = json.dumps(body)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Clients that take their time: to send, to read, to leave; and a log that nobody reads."""
+"""Clients that send, read or leave slowly, and a log whose reader does not read."""
 
 import fcntl
 import http.client
@@ -24,7 +24,7 @@ class Slow(HostileTestCase):
              "--max-concurrent", "4", "--max-queue", "8"]
 
     def drip(self, head, pieces, seconds=60):
-        """Sends one piece every 100 ms until the server answers or hangs up; the answer."""
+        """Sends one piece every 100 ms until the server answers or closes the connection. Returns the answer."""
         begin = time.time()
         with self.server.socket() as sock:
             send_all(sock, head)
@@ -83,7 +83,7 @@ class Places(HostileTestCase):
 
 
 class Readers(HostileTestCase):
-    """Readers of streams at 1.5 kB/s on every place of the batch."""
+    """Readers of streams at 1.5 kB/s, one per sequence of the batch."""
 
     FLAGS = ["--write-timeout", "3", "--min-rate", "8KiB", "--max-concurrent", "8", "--max-gap", "0"]
     COUNT = 8
@@ -93,7 +93,7 @@ class Readers(HostileTestCase):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(120 * SLOWNESS)
         sock.connect(("127.0.0.1", self.server.port))
-        # Log-probabilities make some 2 kB of a token: soon more than the sockets hold.
+        # Log-probabilities make about 2 kB per token, so the sockets are full soon.
         body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 100000, "ignore_eos": True,
                            "stream": True, "logprobs": True, "top_logprobs": 20}).encode()
         send_all(sock, CHAT % len(body) + body)
@@ -115,11 +115,11 @@ class Readers(HostileTestCase):
             thread.start()
         try:
             wait_for(lambda: self.server.metric("vllm:num_requests_running") == self.COUNT or self.server.lines("slow reader"))
-            self.assertEqual(self.honest(), self.answer)  # has no place before one of them has lost its own
+            self.assertEqual(self.honest(), self.answer)  # runs only after one of them has lost its place
             self.server.wait_until_idle()
         finally:
             stop.set()
-            for sock in socks:  # one whose window was full may hear of the rest, or of the end, minutes later
+            for sock in socks:  # one with a full window may get the rest or the end minutes later
                 try:
                     sock.shutdown(socket.SHUT_RDWR)
                 except OSError:
@@ -167,7 +167,7 @@ class End(unittest.TestCase):
                 send_all(sock, POST % len(body) + body)
                 sock.recv(10)
                 server.process.send_signal(number)
-                server.wait_until_draining()  # of two signals that wait a process sees one
+                server.wait_until_draining()  # of two pending signals a process sees only one
                 self.assertIsNone(server.process.poll())
                 self.assertEqual(server.stop(number), 0)
 

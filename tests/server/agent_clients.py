@@ -1,4 +1,5 @@
-"""Claude Code and Codex, the real ones: packages from PyPI that hold their binaries. Headless, with a model of ours, offline but for it."""
+"""The real Claude Code and Codex: packages from PyPI with their binaries. They run headless, with a model of this
+server, offline except for it."""
 
 import importlib.util
 import os
@@ -21,8 +22,8 @@ def binary(name):
 
 
 def command(name, url, home, task, scripted=False, model="nano", turns=60):
-    """The command line and the environment of a session that begins with `task`; `home` is an empty folder. `scripted`: what the model
-    calls is known, so it may run commands and write files; else it may read."""
+    """Returns the command line and the environment of a session that begins with `task`. `home` is an empty folder.
+    `scripted`: the model's calls are known, so it may run commands and write files; otherwise it may only read."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
     if name == "claude_code":
         environment |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "none", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1",

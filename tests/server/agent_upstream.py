@@ -1,19 +1,19 @@
-"""An upstream for coding agents that says what a script says: Anthropic's messages and OpenAI's responses, streamed, on a free port of
-this machine. It keeps every request that it got. Real clients run against it (record_agents.py)."""
+"""An upstream server for coding agents that follows a script: Anthropic's messages and OpenAI's responses, streamed, on
+a free port of this machine. It keeps every request. Real clients run against it (record_agents.py)."""
 
 import http.server
 import json
 import threading
 
-USUAL, FULL = 20000, 260000  # tokens of a prompt, as told to the client: of a turn, and of the one that makes it compact
+USUAL, FULL = 20000, 260000  # reported prompt tokens: of a usual turn, and of the turn that makes the client compact
 SUMMARY = ("<analysis>\nThe parts were read one after another.\n</analysis>\n\n<summary>\n1. The task: read the parts of the project and "
            "say what is in them.\n2. What was done: parts were read, one was edited, a picture was looked at.\n3. What is left: the "
            "other parts.\n</summary>")
 
 
 class Turn:
-    """What the model does in one turn: reasons, says something, calls tools. `calls`: [(name, arguments)]; none: it has finished.
-    `full`: its prompt is said to fill the context, so the client compacts before the next turn."""
+    """One turn of the model: it reasons, writes text, calls tools. `calls`: [(name, arguments)]; none: the session is
+    finished. `full`: the reply reports a full context, so the client compacts before the next turn."""
 
     def __init__(self, calls=(), text="", thought="", full=False):
         self.calls, self.text, self.thought, self.full = list(calls), text, thought, full
@@ -66,7 +66,7 @@ class Upstream:
         return 200, "text/event-stream", text.encode()
 
     def choose(self, body):
-        """The next turn of the script, but for a request that a client sends on the side: for a summary."""
+        """Returns the next turn of the script, unless the client requests a summary."""
         if wants_summary(body):
             return Turn(text=SUMMARY)
         turn = self.turns[min(self.next, len(self.turns) - 1)]
@@ -81,7 +81,7 @@ def texts_of(content):
 
 
 def wants_summary(body):
-    """By what the last message asks for; what follows a compaction holds a summary, and asks for none."""
+    """Decided by the last message. After a compaction the messages contain a summary but do not request one."""
     items = body.get("messages") or body.get("input") or []
     said = texts_of(next((i["content"] for i in reversed(items) if i.get("role") == "user" and i.get("content")), ""))
     return items[-1].get("role") == "user" and ("Your task is to create a detailed summary" in said or "CONTEXT CHECKPOINT COMPACTION" in said)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What agents send with every request of a long session: nothing in their history may end it."""
+"""The requests that agents send in a long session: nothing in their history may end the session."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ class Agents(ServerTestCase):
     FLAGS = ["--default-thinking", "off"]
 
     def text(self, body, route):
-        """The prompt that a request leads to, of a chat; the reply of the others."""
+        """The prompt of a chat request; the reply of other requests."""
         reply = self.server.post(route, body)
         self.assertEqual(reply.status, 200, reply.body)
         return reply.json
@@ -25,7 +25,7 @@ class Agents(ServerTestCase):
         return self.text({"tokens": tokens}, "/detokenize")["prompt"]
 
     def echo(self, route, body):
-        """How many tokens the prompt has: that it is taken, and that what is in it counts."""
+        """The number of prompt tokens: shows that the request is accepted and that its contents count."""
         reply = self.text(body, route)
         usage = reply["usage"]
         return usage.get("prompt_tokens") or usage.get("input_tokens", 0) + usage.get("cache_read_input_tokens", 0)
@@ -47,7 +47,7 @@ class Agents(ServerTestCase):
         plain[0]["content"] = [{"type": "text", "text": "Look."}, {"type": "text", "text": NOTE}]
         plain[2]["content"] = NOTE + "\n\ntaken"
         self.assertEqual(self.chat(plain, max_tokens=3, tools=[WEATHER_TOOL])["usage"]["prompt_tokens"], reply["usage"]["prompt_tokens"])
-        # Only what is asked last must be something to read.
+        # Only the last question must contain readable text.
         last = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
         error = self.refused(self.server.post("/v1/chat/completions", {"messages": [*self.CHAT, last]}), 400, "text only")
         self.assertEqual(error["param"], "messages[4].content")
@@ -77,7 +77,7 @@ class Agents(ServerTestCase):
         body = {"model": "x", "max_tokens": 3, "messages": messages}
         whole = self.echo("/v1/messages", body)
         self.assertEqual(self.text(body, "/v1/messages/count_tokens")["input_tokens"], whole)
-        del messages[0]["content"][3]  # the text document was read: it counts
+        del messages[0]["content"][3]  # the text document was read, so it counts
         self.assertGreater(whole - self.echo("/v1/messages", body), 5)
         messages.append({"role": "assistant", "content": "Fine."})
         messages.append({"role": "user", "content": [{"type": "image", "source": source}]})
@@ -112,14 +112,14 @@ class Agents(ServerTestCase):
             {"role": "user", "content": "And now?"}]
         body = {"input": items, "max_output_tokens": 3}
         whole = self.echo("/v1/responses", body)
-        # Each tells the model something, but for the list of tools.
+        # Each item adds tokens to the prompt, except the list of tools.
         for i, item in enumerate(items[:-1]):
             if item.get("type", "").endswith(("_output", "mcp_list_tools")):
                 continue
             rest = [other for other in items if other is not item]
             self.assertLess(self.echo("/v1/responses", {"input": rest, "max_output_tokens": 3}), whole, item)
 
-    # ---- Tools that the client finds on the way
+    # ---- Tools that the client finds later
 
     LATE = {"name": "ferry_times", "description": "When the ferries leave. " * 20}
     SCHEMA = {"type": "object", "properties": {"port": {"type": "string"}}}
@@ -132,7 +132,7 @@ class Agents(ServerTestCase):
         count = lambda body: self.text(body, "/v1/messages/count_tokens")["input_tokens"]
         self.assertEqual(count({**first, "tools": [{**late, "defer_loading": True}, search]}), prompt)
         self.assertGreater(count({**first, "tools": [late, search]}), prompt + 80)
-        # Where Anthropic's servers would search, nobody else does: the model is told of all.
+        # Anthropic's servers would search here, but this server cannot: the model gets all tools.
         elsewhere = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
         self.assertGreater(count({**first, "tools": [{**late, "defer_loading": True}, search, elsewhere]}), prompt + 80)
         found = {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "tool_reference", "tool_name": late["name"]}]}
@@ -141,9 +141,9 @@ class Agents(ServerTestCase):
             {"role": "user", "content": [found]}]}
         usage = self.text(second, "/v1/messages")["usage"]
         self.assertGreaterEqual(usage["cache_read_input_tokens"], prompt - 1)
-        self.assertGreater(usage["input_tokens"], 80)  # the model is told of it where it was found
+        self.assertGreater(usage["input_tokens"], 80)  # the model gets the tool where it was found
         second["tools"] = [search]
-        self.assertLess(self.echo("/v1/messages", second), prompt + 80)  # not among the tools: its name alone
+        self.assertLess(self.echo("/v1/messages", second), prompt + 80)  # only its name counts
 
     def test_the_same_of_responses(self):
         search = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": self.SCHEMA}
@@ -161,7 +161,7 @@ class Agents(ServerTestCase):
         cached = usage["input_tokens_details"]["cached_tokens"]
         self.assertGreaterEqual(cached, prompt - 1)
         self.assertGreater(usage["input_tokens"], prompt + 80)
-        # It can be called, under both of its names.
+        # It can be called by both of its names.
         body |= {"tool_choice": {"type": "function", "name": "port__ferry_times"}, "parallel_tool_calls": False, "max_output_tokens": 60,
                  "temperature": 0}
         (call,) = [item for item in self.text(body, "/v1/responses")["output"] if item["type"] == "function_call"]
@@ -197,13 +197,13 @@ class Agents(ServerTestCase):
         self.assertEqual(self.complete("And", max_tokens=1)["system_fingerprint"], first)
         for _, chunk in self.chat(max_tokens=2, stream=True)[:-1]:
             self.assertEqual(chunk["system_fingerprint"], first)
-        other = Server("--kv-dtype", "f32")  # other bits
+        other = Server("--kv-dtype", "f32")  # changes the bits
         self.addCleanup(other.stop)
         reply = other.post("/v1/chat/completions", {"messages": SUM, "max_tokens": 1}).json
         self.assertNotEqual(reply["system_fingerprint"], first)
 
     def test_ignore_eos_goes_on_where_a_call_would_begin(self):
-        # The bundled model calls the tool that the system text shows, though none is offered.
+        # The bundled model calls the tool in the system text, even if no tool is offered.
         system = {"role": "system", "content": "", "tools": [WEATHER_TOOL]}
         messages = [system, {"role": "user", "content": "What is the weather in Paris?"}]
         stopped = self.chat(messages, max_tokens=90, tool_choice="none")
@@ -231,7 +231,7 @@ class Agents(ServerTestCase):
         for call in reply.get("tool_calls", []):
             self.assertEqual((call["type"], call["custom"]["name"]), ("custom", "run"))
             self.assertEqual(call["custom"]["input"], streamed[0]["input"])
-        # What comes back is read.
+        # The results of the calls are read.
         self.chat([*ask["messages"], {"role": "assistant", "tool_calls": [
             {"id": "1", "type": "custom", "custom": {"name": "run", "input": "ls \"x\""}}]},
             {"role": "tool", "tool_call_id": "1", "content": "x"}], tools=ask["tools"], max_tokens=2)
@@ -275,14 +275,14 @@ class Agents(ServerTestCase):
             "mode": mode, "tools": [{"type": "function", "function": {"name": name}}]}}
         held = self.chat(tool_choice=choice("auto", "get_time"), **ask)
         self.assertNotIn("get_weather", calls(held))
-        self.assertEqual(held["usage"]["prompt_tokens"], free["usage"]["prompt_tokens"])  # the prompt keeps all: its KV is reused
+        self.assertEqual(held["usage"]["prompt_tokens"], free["usage"]["prompt_tokens"])  # all tools: KV is reused
         self.assertEqual(set(calls(self.chat(tool_choice=choice("required", "get_time"), **ask))), {"get_time"})
         self.refused(self.server.post("/v1/chat/completions", {**ask, "tool_choice": choice("auto", "fly")}), 400, "fly")
         note = {"type": "custom", "custom": {"name": "note"}}
         custom = self.chat(**{**ask, "tools": [WEATHER_TOOL, note]}, tool_choice={
             "type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [note]}})
         self.assertEqual({c["custom"]["name"] for c in custom["choices"][0]["message"].get("tool_calls", [])} - {"note"}, set())
-        # What is left out among tools is left out here.
+        # Tools that are not supported are ignored here, too.
         response = self.server.post("/v1/responses", {
             "input": "What is the weather in Paris?", "max_output_tokens": 120,
             "tools": [{"type": "function", **WEATHER_TOOL["function"]}, {"type": "function", **other["function"]}, {"type": "web_search"}],

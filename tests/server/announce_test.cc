@@ -12,7 +12,7 @@
 namespace dsv4::server {
 namespace {
 
-// What the log says of a model with so many ids when it is served with nano's tokenizer.
+// Returns the log lines of a model with `vocab_size` ids that is served with nano's tokenizer.
 std::string AnnouncedWith(int64_t vocab_size) {
   auto http = HttpServer::Listen(
       {.host = "127.0.0.1"}, [](const HttpRequest&) { return HttpVerdict(); }, [](const ExchangePtr&) {},

@@ -20,7 +20,7 @@ class Messages(ServerTestCase):
         return reply.events() if fields.get("stream") else reply.json
 
     def accumulate(self, events):
-        """As the SDK does, strictly: every delta in an open block of its own type."""
+        """Accumulates as the SDK does, strictly: every delta belongs to an open block of its type."""
         names = [event for event, _ in events]
         self.assertEqual(names[0], "message_start")
         self.assertEqual(names[-2:], ["message_delta", "message_stop"])

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The prefix cache: the same bits with and without it, alone and among others, cold and from disk; what conversations reuse."""
+"""The prefix cache: the same bits with and without it, alone and among others, cold and from disk; reuse in
+conversations."""
 
 import json
 import os
@@ -26,7 +27,7 @@ def cached(reply):
 
 
 def output(reply):
-    """What must be the same each time: ids of calls are random."""
+    """The part of a reply that must always be the same: ids of calls are random."""
     choices = json.loads(json.dumps(reply["choices"]))
     for choice in choices:
         for call in choice.get("message", {}).get("tool_calls") or []:
@@ -34,7 +35,7 @@ def output(reply):
     return choices
 
 
-# Completions with log-probabilities (exact numbers), chats with and without thinking and tools, and several replies.
+# Completions with log-probabilities (exact numbers), chats with and without thinking and tools, and several choices.
 REQUESTS = [
     ("/v1/completions", {"prompt": STORY * 30 + "he said", "max_tokens": 12, "temperature": 0.8, "seed": 1, "logprobs": 3}),
     ("/v1/completions", {"prompt": STORY * 30 + "she went", "max_tokens": 12, "temperature": 0, "logprobs": 3, "n": 2}),
@@ -80,7 +81,7 @@ class SameBits(unittest.TestCase):
         self.assertEqual([output(reply) for reply in replies], expected, "warm")
         for reply in replies:
             self.assertEqual(cached(reply), reply["usage"]["prompt_tokens"] - 1)
-        # Among 32 others, which come and go; some begin alike.
+        # Among 32 other requests, which start and end; some share a prefix.
         others = [lambda i=i: post(first, "/v1/completions", {"prompt": STORY * (i % 5) + "it %d" % i, "max_tokens": 2 + i % 4, "seed": i})
                   for i in range(32)]
         wanted = [lambda request=request: output(post(first, *request)) for request in REQUESTS]
@@ -99,7 +100,8 @@ class SameBits(unittest.TestCase):
         self.assertEqual(second.metric("dsv4_kv_disk_total", event="refused"), 0)
         self.assertEqual(second.stop(), 0)
 
-        # Damaged while the server is down (cut off: seen at the start) and behind its back (seen when used).
+        # Damaged while the server is down (truncated: found at the start) and while it runs (found when the file is
+        # used).
         with open(self.files()[0], "r+b") as file:
             file.truncate(100)
         third = self.serve(*flags)
@@ -118,13 +120,13 @@ class SameBits(unittest.TestCase):
         self.assertEqual(third.metric("dsv4_prefix_hit_total", place="disk"), 0)
         self.assertEqual(third.stop(), 0)
 
-        # Files of other settings are left alone.
+        # Files of other settings are not touched.
         fourth = self.serve(*flags, "--kv-dtype", "bf16")
         self.assertEqual(fourth.metric("dsv4_cached_prefixes", place="disk"), 0)
         self.assertGreater(fourth.metric("dsv4_kv_disk_total", event="foreign"), 4)
 
     def test_what_leaves_memory_comes_back_from_disk(self):
-        # Room for a few cuts only.
+        # Memory for only a few cached prefixes.
         server = self.serve("--kv-disk", self.folder, "--kv-budget", "12000000")
         bodies = [{"prompt": "number %d: " % i + STORY * 9, "max_tokens": 6, "temperature": 0, "logprobs": 1} for i in range(6)]
         before = [post(server, "/v1/completions", body) for body in bodies]
@@ -152,7 +154,7 @@ class Conversations(ServerTestCase):
             shutil.rmtree(cls.folder)
 
     def turn(self, messages, text, **fields):
-        """Asks, answers calls, and gives (cached, prompt) tokens of every request."""
+        """Asks a question and answers calls. Returns (cached, prompt) tokens of every request."""
         messages.append({"role": "user", "content": text})
         counts = []
         for _ in range(3):
@@ -198,7 +200,7 @@ class Conversations(ServerTestCase):
                     messages.append({"role": "tool", "tool_call_id": call["id"], "content": '{"temperature": 18}'})
 
     def test_dropped_reasoning_costs_no_more_than_the_reply(self):
-        """Without tools the encoder leaves the reasoning out: the next turn goes on from the end of the last prompt."""
+        """Without tools the encoder omits the reasoning: the next turn continues from the end of the last prompt."""
         messages = [SYSTEM, {"role": "user", "content": QUESTIONS[1]}]
         first = self.chat(messages, max_tokens=150)
         messages += [first["choices"][0]["message"], {"role": "user", "content": QUESTIONS[4]}]
@@ -217,7 +219,7 @@ class Conversations(ServerTestCase):
             return self.chat([{"role": "system", "content": "Parting. " + STORY * 20}, {"role": "user", "content": text}], max_tokens=2)
 
         ask("one")
-        ask("two")  # makes the cut
+        ask("two")  # makes the cached prefix
         reply = ask("three")
         self.assertGreaterEqual(cached(reply), 0.9 * reply["usage"]["prompt_tokens"])
 

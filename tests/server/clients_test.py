@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The official openai and anthropic packages against a live server. They are installed into build/clients-venv from PyPI
-once; without network and without them the test is skipped."""
+"""The official openai and anthropic packages against a live server. They are installed once from PyPI into
+build/clients-venv. If they are missing and there is no network, the test is skipped."""
 
 import clients_venv
 
@@ -14,7 +14,7 @@ from support import SUM, WEATHER, WEATHER_TOOL, ServerTestCase, main, wait_for
 PARIS = [{"role": "user", "content": "What is the weather in Paris?"}]
 RESULT = '{"city": "Paris", "temperature": 18, "unit": "celsius", "sky": "clear"}'
 TOOL = {"name": WEATHER["name"], "description": WEATHER["description"], "input_schema": WEATHER["parameters"]}
-GREEDY = {"temperature": 0}  # the package of 2026 has no parameter for it any more
+GREEDY = {"temperature": 0}  # the package of 2026 no longer has a parameter for it
 RESPONSES_TOOL = {"type": "function", "strict": False, **WEATHER}
 
 
@@ -173,7 +173,7 @@ class Anthropic(ServerTestCase):
         with self.assertRaises(anthropic.BadRequestError) as caught:
             self.create([])
         self.assertIn("messages", str(caught.exception))
-        # Reading this takes longer than the time-out on any machine; the answer to SUM may not.
+        # Reading this prompt takes longer than the timeout on any machine; the answer to SUM may be faster.
         long = [{"role": "user", "content": "And it came to pass. " * 1500}]
         with self.assertRaises(anthropic.APITimeoutError):
             self.client(timeout=0.05).messages.create(model="nano", max_tokens=5000, messages=long)

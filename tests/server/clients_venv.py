@@ -11,12 +11,12 @@ BUILD = Path(__file__).resolve().parents[2] / "build"
 PACKAGES = ["openai==3.52.0", "anthropic==2.11.0", "jsonschema==4.26.0"]
 
 
-# What is larger, and what only one test uses.
+# Larger packages, each for only one test.
 SUITES = ["litellm==1.83.0", "lm_eval[api]==0.4.13"]
 
 
 def missing(packages):
-    """Those that this Python does not have in the version that is asked for; a package's modules may have other names."""
+    """The packages that this Python does not have in the required version. Their modules may have other names."""
     def has(package):
         name, version = re.match(r"([^=[]+)(?:\[.*\])?(?:==(.*))?$", package).groups()
         try:
@@ -28,8 +28,8 @@ def missing(packages):
 
 
 def enter(packages=PACKAGES, folder="clients-venv", flags=()):
-    """Goes on where the packages are: starts the script again inside the venv, which is made first where it is missing.
-    Without network and without them the test is skipped. `flags`: for pip."""
+    """Starts the script again inside the venv, and makes the venv first if it is missing. If packages are missing and
+    there is no network, the test is skipped. `flags`: for pip."""
     if not missing(packages):
         return
     venv = BUILD / folder
@@ -45,5 +45,5 @@ def enter(packages=PACKAGES, folder="clients-venv", flags=()):
             sys.exit(77)
         complete.write_text(" ".join(packages))
     if Path(sys.prefix).resolve() == venv.resolve():
-        sys.exit("%s lacks %s: remove it, and it is made anew" % (venv, ", ".join(missing(packages))))
+        sys.exit("%s lacks %s: remove the folder, so that it is made again" % (venv, ", ".join(missing(packages))))
     os.execv(python, [str(python), "-B", *sys.argv])

@@ -1,6 +1,7 @@
-"""Shapes of the resources in deploy/ whose schemas no package on PyPI has, by their fields and bounds: HTTPRoute of the Gateway API v1
-(sigs.k8s.io/gateway-api, apis/v1), InferencePool of its Inference Extension v1 (sigs.k8s.io/gateway-api-inference-extension, api/v1),
-and kustomize's files (sigs.k8s.io/kustomize, api/types). What is optional and unused here is mostly left out, so it is refused."""
+"""Schemas of resources in deploy/ for which PyPI has no package: HTTPRoute of the Gateway API v1
+(sigs.k8s.io/gateway-api, apis/v1), InferencePool of its Inference Extension v1
+(sigs.k8s.io/gateway-api-inference-extension, api/v1), and kustomize's files (sigs.k8s.io/kustomize, api/types). Most
+optional fields that are not used here are left out, so they are refused."""
 
 from jsonschema import Draft202012Validator
 
@@ -27,13 +28,13 @@ def resource(api, kind, **spec):
                   metadata=record("name", name=NAME, namespace=NAME, labels=LABELS), **spec)
 
 
-# A picker that is a service, as it is where no kind is given, has a port.
+# A picker that is a service needs a port. It is a service if no kind is given.
 PICKER = record("name", group=GROUP, kind=KIND, name=NAME, port=record("number", number=PORT), failureMode={"enum": ["FailOpen", "FailClose"]})
 PICKER["anyOf"] = [{"required": ["port"]}, {"required": ["kind"], "properties": {"kind": {"not": {"const": "Service"}}}}]
 POOL = record("selector targetPorts endpointPickerRef", selector=record("matchLabels", matchLabels=LABELS),
               targetPorts=list_of(record("number", number=PORT), 8, 1), endpointPickerRef=PICKER)
 
-# So has a service that a route leads to; it is one where no other kind is given.
+# A service that a route leads to also needs a port. It is a service if no other kind is given.
 BACKEND = record("name", group=GROUP, kind=KIND, namespace=NAME, name=NAME, port=PORT, weight=dict(COUNT, maximum=1000000))
 BACKEND["anyOf"] = PICKER["anyOf"]
 PATH = record("", type={"enum": ["Exact", "PathPrefix", "RegularExpression"]}, value={"type": "string", "pattern": "^/", "maxLength": 1024})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What lies in deploy/ is what Kubernetes, Prometheus and Grafana read: schemas of PyPI's kubernetes-validate, those of
-deploy_shapes.py where it has none, and names that must fit each other. Whether the flags are the program's and the metrics there
-is tested in operations_test.py."""
+"""Checks that Kubernetes, Prometheus and Grafana can read the files in deploy/: by schemas of PyPI's
+kubernetes-validate, by deploy_shapes.py for the rest, and by names that must match. operations_test.py checks that the
+flags and metrics there exist."""
 
 import copy
 import json
@@ -29,7 +29,7 @@ def documents(path):
 
 
 def resources(folder):
-    """What `kubectl apply -k FOLDER` would send, before its generators."""
+    """The resources that `kubectl apply -k FOLDER` would send, before its generators."""
     found = []
     (kustomization,) = documents(folder / "kustomization.yaml")
     for name in kustomization["resources"]:
@@ -45,7 +45,7 @@ def resources(folder):
 
 
 def apply(operation, document):
-    """One of a JSON patch (RFC 6902): test, or replace of what is there."""
+    """Applies one operation of a JSON patch (RFC 6902): test, or replace of an existing value."""
     *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
     at = document
     for part in path:
@@ -83,7 +83,7 @@ class Kubernetes(unittest.TestCase):
         self.assertEqual({**two, "args": [], "resources": {}}, {**base, "args": [], "resources": {}})
         other = one("StatefulSet", BASE)
         other["spec"]["template"]["spec"]["containers"][0]["args"].insert(0, "--threads=8")
-        with self.assertRaises(ValueError):  # the patch names the place of a flag
+        with self.assertRaises(ValueError):  # the patch names the position of a flag
             for operation in documents(TWO_GPUS / "gpus.yaml")[0]:
                 apply(operation, other)
 
@@ -105,7 +105,7 @@ class Kubernetes(unittest.TestCase):
             (pool, ["apiVersion"], "inference.networking.x-k8s.io/v1alpha2"),
             (pool, ["spec", "targetPorts"], []),
             (pool, ["spec", "targetPorts", 0, "number"], 65536),
-            (pool, ["spec", "selector"], {"app": "dsv4"}),  # as before v1
+            (pool, ["spec", "selector"], {"app": "dsv4"}),  # the form before v1
             (pool, ["spec", "targetPortNumber"], 8000),
             (pool, ["spec", "endpointPickerRef"], {"name": "dsv4-epp"}),  # a service without its port
             (route, ["spec", "rules", 0, "timeouts", "request"], "3600"),

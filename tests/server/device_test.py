@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A device that fails while `dsv4 serve` runs: streams end with the true error, and the server goes on, or ends, as told.
-DSV4_FAIL_DEVICE_AFTER makes any device fail, so a CPU will do."""
+"""A device that fails while `dsv4 serve` runs: streams end with the device's error, and the server continues or ends,
+as its flags say. DSV4_FAIL_DEVICE_AFTER makes any device fail, so a CPU is enough."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import unittest
 
 from support import HAS_NANO, SLOWNESS, Server, main, wait_for
 
-PASSES = 60  # before each failure; a start takes three
+PASSES = 60  # passes before each failure; a start takes three
 FAILED = "the [CG]PU failed"
 
 

@@ -35,7 +35,7 @@ class Drafts(ServerTestCase):
         self.assertGreater(self.server.metric("dsv4_spec_decode_seconds_total"), 0)
 
     def test_change_nothing_among_others(self):
-        """What each request is answered alone, without drafts, it is answered among others that draft, end or leave."""
+        """Each request gets the same reply among others that draft, end or leave as alone without drafts."""
         bodies = []
         for i in range(16):
             fields = [{"temperature": 0}, {"temperature": 0.8, "seed": i}, {"temperature": 1, "seed": i, "presence_penalty": 0.4},
@@ -79,7 +79,7 @@ class Drafts(ServerTestCase):
             self.assertEqual(*replies)
 
     def test_grammars_keep_what_they_allow(self):
-        """A grammar that allows whatever comes costs no draft; a call that is required is drafted as one that is not."""
+        """A grammar that allows any text costs no draft. A required call is drafted like one that is not required."""
 
         def accepted(reply):
             return reply["usage"]["completion_tokens_details"].get("accepted_prediction_tokens", 0)
@@ -94,7 +94,7 @@ class Drafts(ServerTestCase):
         auto, required = (self.chat(messages=PARIS, tools=[WEATHER_TOOL], tool_choice=choice, max_tokens=80) for choice in ("auto", "required"))
         call, required_call = (reply["choices"][0]["message"]["tool_calls"][0]["function"] for reply in (auto, required))
         self.assertEqual(required_call, call)
-        # What is forced needs no draft: the beginning of the call.
+        # The forced beginning of the call needs no draft.
         self.assertGreaterEqual(accepted(required), 0.5 * accepted(auto))
 
     def test_usage_counts_what_metrics_count(self):
@@ -130,7 +130,7 @@ class Drafts(ServerTestCase):
 
 
 class DsparkDrafts(Drafts):
-    """With the bundled model's own module, which is right sometimes."""
+    """With the bundled model's own draft module, which is right sometimes."""
 
     FLAGS = ["--speculate", "dspark", "--draft-threshold", "0"]
 
@@ -140,7 +140,7 @@ class MtpDraftsOfTwoRanks(Drafts):
 
 
 class DraftsByThePolicy(Drafts):
-    """Which module, and how many tokens, dsv4 chooses: whether there are any is not said."""
+    """dsv4 chooses the module and the number of tokens, so there may be no drafts."""
 
     FLAGS = ["--speculate", "auto"]
     test_grammars_keep_what_they_allow = test_usage_counts_what_metrics_count = None

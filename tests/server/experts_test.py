@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a server counts of its experts, and keeps."""
+"""The expert counts of a server and the file that keeps them."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-// An engine without a model: the next token is a function of the last one, and faults come on request.
+// An engine without a model: the next token is a function of the last one, and faults can be requested.
 #pragma once
 
 #include <algorithm>
@@ -22,14 +22,13 @@
 
 namespace dsv4::server {
 
-constexpr TokenId kPoison = 13;    // Step fails for every batch that holds it
+constexpr TokenId kPoison = 13;    // Step fails for every batch with this token
 constexpr TokenId kNanToken = 14;  // its logits are NaN
 constexpr int64_t kFakeFixedBytes = 1000, kFakeTokenBytes = 10;
 
 inline int64_t FakeBytes(size_t tokens) { return kFakeFixedBytes + kFakeTokenBytes * static_cast<int64_t>(tokens); }
 
-// A file: the engine's fingerprint, a note, tokens. `before_io`, where there is one, is called by the thread that reads
-// or writes.
+// A file: the engine's fingerprint, a note, tokens. `before_io`, if set, is called on the thread that reads or writes.
 class FakeImage : public SnapshotImage {
  public:
   FakeImage(std::vector<TokenId> ids, const std::function<void()>& before_io, std::string_view fingerprint,
@@ -59,7 +58,7 @@ class FakeImage : public SnapshotImage {
   SnapshotInfo info_;
 };
 
-// Shares nothing.
+// A snapshot that shares no memory.
 class FakeSnapshot : public KvSnapshot {
  public:
   FakeSnapshot(std::vector<TokenId> ids, std::atomic<int64_t>& bytes, const std::function<void()>& before_io = {},
@@ -128,7 +127,7 @@ class FakeSession : public Session {
 
 class FakeEngine : public Engine {
  public:
-  // Token t is followed by t + 1, the last one by 100.
+  // Token t is followed by t + 1, and the last token by 100.
   explicit FakeEngine(int64_t vocab) : info_{} {
     info_.vocab_size = vocab;
     info_.max_context = 100000;
@@ -262,25 +261,25 @@ class FakeEngine : public Engine {
   std::mutex mutex;
   std::vector<int64_t> step_tokens;  // of each step that succeeded
   std::vector<size_t> step_items;
-  std::vector<int64_t> all_rows;  // of its logits, of items that ask for all
+  std::vector<int64_t> all_rows;  // logits rows in a step, for items that need all rows
   struct Rows {
     size_t begin, count;
     int64_t prompt_tokens;
   };
-  std::vector<Rows> seen;                                                      // of all items of these steps
+  std::vector<Rows> seen;  // of all items in the steps that succeeded
   std::atomic<int64_t> max_tokens_held = std::numeric_limits<int64_t>::max();  // in one step
   void set_vocab_size(int64_t n) { info_.vocab_size = n; }
 
   std::string fingerprint = "fake";
   std::atomic<int64_t> live_sessions = 0;
-  std::atomic<bool> broken = false;  // every step fails, until Restart
+  std::atomic<bool> broken = false;  // every step fails until Restart
   Status restart_status;
   std::function<void()> before_restart, before_piece;
-  int64_t restart_pieces = 0;  // of a model that is loaded again
+  int64_t restart_pieces = 0;  // pieces of a model that Restart loads
   ExpertUse use;
   std::function<void()> before_step;            // set before the first step
-  std::function<TokenId(const Session&)> next;  // what follows the session's tokens, instead
-  std::function<void()> before_io;              // of a snapshot's file; set before the first session
+  std::function<TokenId(const Session&)> next;  // if set: the next token after the session's tokens
+  std::function<void()> before_io;  // before reads and writes of snapshot files; set before the first session
 
  private:
   ModelInfo info_;

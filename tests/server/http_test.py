@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""HTTP itself: framing, limits, keys, time of life of connections."""
+"""HTTP itself: framing, limits, keys, lifetime of connections."""
 
 import base64
 import email.utils
@@ -152,7 +152,7 @@ class Framing(ServerTestCase):
         get = lambda target, host: self.raw(b"GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (target, host))  # noqa: E731
         self.assertTrue(get(b"http://127.0.0.1/v1/models?x=1", b"elsewhere.example").startswith(b"HTTP/1.1 200 "))
         self.assertTrue(get(b"HTTP://localhost:80/health", b"localhost").startswith(b"HTTP/1.1 200 "))
-        self.assertTrue(get(b"http://localhost", b"localhost").startswith(b"HTTP/1.1 200 "))  # the page
+        self.assertTrue(get(b"http://localhost", b"localhost").startswith(b"HTTP/1.1 200 "))  # the chat page
         self.assertTrue(get(b"http://elsewhere.example/v1/models", b"127.0.0.1").startswith(b"HTTP/1.1 403 "))
 
     def test_request_ids(self):
@@ -174,7 +174,7 @@ class Framing(ServerTestCase):
         reply = self.server.get("/health", Origin="http://elsewhere")
         self.assertFalse([h for h in reply.headers if h.startswith("access-control")])
         self.assertEqual(self.server.request("OPTIONS", "/v1/models").status, 405)
-        # A page of another origin may send simple requests without asking; they are refused.
+        # A page of another origin may send simple requests without a preflight; the server refuses them.
         self.refused(self.server.post("/tokenize", {"prompt": "a"}, Origin="http://elsewhere"), 403, "http://elsewhere")
         same = "http://127.0.0.1:%d" % self.server.port
         self.assertEqual(self.server.post("/tokenize", {"prompt": "a"}, Origin=same).status, 200)
@@ -183,7 +183,7 @@ class Framing(ServerTestCase):
         socks = [self.server.socket() for _ in range(300)]
         try:
             self.assertEqual(self.server.get("/health").json, {"status": "ok", "live": True, "ready": True})
-            for sock in socks:  # beside them, not once one of them was given up
+            for sock in socks:  # at the same time, not after one of them was closed
                 sock.setblocking(False)
                 self.assertRaises(BlockingIOError, sock.recv, 1)
         finally:
@@ -201,9 +201,9 @@ class Framing(ServerTestCase):
             time.sleep(2)
             return ticks() - before
 
-        with self.server.socket():  # a connection that keeps the sweep going
+        with self.server.socket():  # an open connection keeps the sweep running
             few = lambda n: n <= 4  # noqa: E731  of 200: 2 percent
-            self.assertTrue(few(best_of(20, few, used)))  # what others have asked for may be under way still
+            self.assertTrue(few(best_of(20, few, used)))  # work for earlier requests may still be in flight
 
     def test_the_page_runs_its_own_scripts_only(self):
         reply = self.server.get("/")
@@ -340,7 +340,7 @@ class Drain(ServerTestCase):
         for number in [signal.SIGTERM, signal.SIGINT]:
             server = Server()
             with self.start_stream(server, 30) as sock, server.socket() as idle:
-                server.get("/health")  # who connected before has been welcomed
+                server.get("/health")  # all earlier connections have been accepted
                 server.process.send_signal(number)
                 self.assertEqual(read_all(idle), b"")
                 self.assertIn(b"data: [DONE]", read_all(sock))
@@ -372,12 +372,12 @@ class Drain(ServerTestCase):
         server = Server("--drain-timeout", "1000")
         with self.start_stream(server, 100000):
             server.process.send_signal(signal.SIGTERM)
-            server.wait_until_draining()  # of two signals that wait a process sees one
+            server.wait_until_draining()  # of two pending signals a process sees only one
             self.assertEqual(server.stop(), 0)
 
     def test_while_draining_readiness_says_no(self):
         server = Server("--drain-timeout", "300")
-        with self.start_stream(server, 100000):  # it leaves before its end
+        with self.start_stream(server, 100000):  # the client leaves before the end
             server.process.send_signal(signal.SIGTERM)
             server.wait_until_draining()
             reply = server.get("/health/ready")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What one client sends does not reach another: token ids, kept KV, special tokens in content, a cache folder's limit."""
+"""Input of one client does not affect another: token ids, kept KV, special tokens in content, the limit of a cache
+folder."""
 
 import json
 import os
@@ -34,7 +35,7 @@ def encode(body):
 
 
 def spelt(server, text, key):
-    """The text's bytes, a token each: special tokens letter by letter."""
+    """The bytes of the text, one token each, so special tokens are spelled letter by letter."""
     vocabulary = {}
     ids = []
     for byte in text.encode():
@@ -61,7 +62,7 @@ class Isolation(unittest.TestCase):
         return server
 
     def test_ids_that_spell_a_prompt_are_not_its_ids_for_others(self):
-        # The words of a real turn, split otherwise: in front of a special token, where a remembered split would be taken.
+        # The words of a real turn, split differently before a special token, where the server would reuse a kept split.
         server = self.serve("--api-key", "a", "--api-key", "b", "--share-cache")
         text = encode(CHAT)
         whole = ask(server, {"prompt": text, "add_special_tokens": False}, "a", "/tokenize")["tokens"]
@@ -79,7 +80,7 @@ class Isolation(unittest.TestCase):
                                                             {"role": "user", "content": "And back?"}])
         for body in (CHAT, following):
             counted = len(ask(server, {"prompt": encode(body), "add_special_tokens": False}, "b", "/tokenize")["tokens"])
-            # The reply may have been split by the model in its own way: a few tokens more, never hundreds.
+            # The model may have split the reply in its own way: a few tokens more, never hundreds.
             self.assertLess(abs(ask(server, body, "b")["usage"]["prompt_tokens"] - counted), 16)
         self.assertEqual(ask(server, CHAT, "b")["choices"][0]["message"], before["choices"][0]["message"])
 
@@ -89,7 +90,7 @@ class Isolation(unittest.TestCase):
         self.assertGreater(cached(ask(server, CHAT, "a")), 50)
         self.assertEqual(cached(ask(server, CHAT, "b")), 0)
         server.stop()
-        # After a restart, in another order and with another key beside them.
+        # After a restart, with the keys in another order and one more key.
         server = self.serve("--api-key", "c", "--api-key", "b", "--api-key", "a", "--kv-disk", self.folder)
         self.assertEqual(cached(ask(server, CHAT, "c")), 0)
         self.assertGreater(cached(ask(server, CHAT, "a")), 50)
@@ -122,9 +123,9 @@ class Isolation(unittest.TestCase):
         official = self.serve("--special-tokens-in-content", "official")
         self.assertEqual(count(official, ""), count(server, ""))
         self.assertEqual(count(official, forged), count(server, "") + 6)
-        # Without a spelling both are the same prompt.
+        # Without such a spelling both prompts are the same.
         self.assertEqual(ask(server, conversation(""), path="/tokenize"), ask(official, conversation(""), path="/tokenize"))
-        # The command line shows both; its default keeps the official vectors.
+        # The command line has both modes; its default keeps the official test vectors.
         request = json.dumps(conversation(forged)).encode()
         lengths = {}
         for how in ("official", "text", None):
@@ -150,7 +151,7 @@ class Isolation(unittest.TestCase):
             reply = ask(server, {**body, **only}, path="/v1/completions")
             self.assertEqual(reply["usage"]["completion_tokens"], 4)
             self.assertEqual(reply["choices"][0]["text"], "And" if "echo" in body else "")
-        for _ in range(2):  # the second time behind what was kept of the first
+        for _ in range(2):  # the second time with the first one in the cache
             reply = ask(server, {**CHAT, **only, "tools": [], "logprobs": True})
             self.assertEqual(reply["choices"][0]["message"]["content"], "")
         out = subprocess.run([BINARY, "generate", "-m", model, "-p", "And", "-n", "4", "--temperature", "0", "--logit-bias",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""KV events, read as llm-d-kv-cache reads them: a SUB socket, three frames, MessagePack, blocks by their engine's hash."""
+"""Reads KV events as llm-d-kv-cache does: a SUB socket, three frames, MessagePack, blocks by their engine's hash."""
 
 import ctypes
 import ctypes.util
@@ -15,7 +15,7 @@ STORY = "And it came to pass in those days that the tower stood by the sea. "
 
 
 def unpack(data):
-    """One value of MessagePack: what vLLM's events are made of."""
+    """Decodes one value of MessagePack, of the types in vLLM's events."""
     def take(n):
         nonlocal data
         piece, data = data[:n], data[n:]
@@ -72,7 +72,7 @@ class Subscriber:
         self.zmq.zmq_setsockopt(self.socket, name, ctypes.byref(number), ctypes.c_size_t(4))
 
     def receive(self):
-        """[topic, number, payload], or None where nothing has come for a while."""
+        """[topic, number, payload], or None if nothing arrived for a while."""
         frames = []
         for _ in range(3):
             buffer = ctypes.create_string_buffer(1 << 22)
@@ -88,7 +88,7 @@ class Subscriber:
 
 
 class Index:
-    """What llm-d's indexer keeps of one pod: the tokens of each block, by the engine's hash and medium."""
+    """The data of llm-d's indexer about one pod: the tokens of each block, by the engine's hash and medium."""
 
     def __init__(self):
         self.blocks, self.numbers, self.cleared, self.unknown = {}, [], 0, 0
@@ -115,10 +115,10 @@ class Index:
                 assert kind == "BlockRemoved"
                 for name in hashes:
                     if self.blocks.pop((name, medium), None) is None:
-                        self.unknown += 1  # of a message before the first one that came
+                        self.unknown += 1  # from before the first message that arrived
 
     def longest(self, ids, medium="gpu"):
-        """How many tokens of a prompt the pod is expected to have."""
+        """The number of a prompt's tokens that the pod is expected to have."""
         return max([len(p) for (_, m), p in self.blocks.items() if m == medium and ids[:len(p)] == p], default=0)
 
 
@@ -132,7 +132,7 @@ class KvEvents(ServerTestCase):
         self.subscriber = Subscriber(port, "kv@")
         self.addCleanup(self.subscriber.close)
         self.index = Index()
-        # A subscription takes a moment: until the first event comes.
+        # A subscription takes a moment, so requests are repeated until the first event arrives.
         for i in range(100):
             self.complete([5 + i] * (PAGE + 2), max_tokens=1)
             frames = self.subscriber.receive()
@@ -163,7 +163,7 @@ class KvEvents(ServerTestCase):
         again = self.chat(messages, max_tokens=2)["usage"]["prompt_tokens_details"]["cached_tokens"]
         self.assertGreaterEqual(again, held)
         before = len(self.index.blocks)
-        for i in range(12):  # until it had to go
+        for i in range(12):  # until the block was removed
             self.complete([20 + i] * 2 * PAGE, max_tokens=1)
         self.assertGreater(self.server.metric("dsv4_prefix_evictions_total"), 0)
         self.read_until(lambda: self.index.longest(ids) < held)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Claude Code and Codex, the real ones, headless in a session of two turns with a live server. What the model says does not matter: no
-request is refused, the process ends well, and the second turn goes on from the first. They are fetched once from PyPI (170 MB);
-without network and without them this is skipped."""
+"""The real Claude Code and Codex, headless, in a session of two turns with a live server. The model's text does not
+matter: no request may be refused, the process must succeed, and the second turn must continue from the first. The
+clients are fetched once from PyPI (170 MB); without them and without network the test is skipped."""
 
 import agent_clients
 
@@ -21,8 +21,9 @@ SECONDS = 900  # a first prompt has 18,000 tokens of instructions and tools
 @unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")
 class LiveAgents(unittest.TestCase):
     def session(self, name, again):
-        """`again`: how a command line is changed so that it goes on. The tokens that each request was asked and had in the cache."""
-        server = Server("--ctx", "65536")  # what the model says is random, and may be long
+        """`again`: turns a command line into one that continues. Returns the prompt and cached tokens of each
+        request."""
+        server = Server("--ctx", "65536")  # the model's text is random and may be long
         self.addCleanup(server.stop)
         with tempfile.TemporaryDirectory() as scratch:
             work, home = Path(scratch) / "work", Path(scratch) / "home"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Load by hand: many clients that stream, leave, read slowly or send too much, against a fresh server.
+"""Load test, by hand: many clients that stream, leave, read slowly or send too much, against a fresh server.
 
     load.py BINARY [SECONDS] [CLIENTS] [THREADS] [FLAGS OF dsv4 serve ...]
 
-Always ends, at most 4 minutes after SECONDS: every wait is bounded, and what is open when the grace is over is cut and
-counted. Prints progress to standard error and one JSON object to standard output: what was answered, gaps between tokens as
-the server and as the clients saw them, resident memory and KV over time, what is left at the end. Exit status 1 when something
-is left behind or a reply was neither complete nor refused.
+Always ends, at most 4 minutes after SECONDS: every wait is bounded. Requests that are still open after the grace time
+are cut off and counted. Prints progress to standard error and one JSON object to standard output: the replies, the gaps
+between tokens as the server and the clients saw them, resident memory and KV over time, and what remains at the end.
+Exit status 1 if something remains, or if a reply was neither complete nor refused.
 """
 
 import collections
@@ -22,8 +22,8 @@ SECONDS = float(sys.argv.pop(2)) if len(sys.argv) > 2 else 60.0
 CLIENTS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 64
 THREADS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 2
 MORE_FLAGS = [sys.argv.pop(2) for _ in sys.argv[2:]]
-REQUEST_SECONDS = max(90.0, SECONDS / 2)  # for one request of a client that means to read it all
-GRACE = 140.0                              # for what is open at the end
+REQUEST_SECONDS = max(90.0, SECONDS / 2)  # for one request of a client that reads the whole reply
+GRACE = 140.0                              # for requests that are open at the end
 
 from support import Server
 
@@ -152,7 +152,7 @@ def histogram(page, name):
 
 
 def quantile_ms(buckets, share):
-    """Between the bounds of its bucket, as Prometheus does it."""
+    """Interpolated between the bounds of its bucket, as Prometheus does it."""
     below, before = 0.0, 0
     for bound, count in buckets:
         if count >= share * buckets[-1][1] and count > 0:
@@ -183,13 +183,13 @@ def main():
             resident.append(round(resident_mib(pid), 1))
             kv.append(round((server.metric("dsv4_kv_bytes", use="running") + server.metric("dsv4_kv_bytes", use="kept")) / 2**20, 1))
             done = sum(sum(client.counts.values()) for client in clients)
-            print("%4.0f s: %d requests, %.1f MiB, of them %.1f of KV, %.0f s of CPU, clients %.0f s"
+            print("%4.0f s: %d requests, %.1f MiB (%.1f of KV), %.0f s of CPU, clients %.0f s"
                   % (time.monotonic() - begin, done, resident[-1], kv[-1], cpu_seconds(pid), time.process_time()),
                   file=sys.stderr, flush=True)
     for client in clients:
         client.join(max(0.01, end + GRACE - time.monotonic()))
     unfinished = [client for client in clients if client.is_alive()]
-    for client in unfinished:  # their reads end at once
+    for client in unfinished:  # so that their reads end at once
         try:
             client.current.shutdown(socket.SHUT_RDWR)
         except (OSError, AttributeError):
@@ -223,13 +223,13 @@ def main():
             report.update({key: server.metric(name) for key, name in names.items()})
             report["kv_running_end"] = server.metric("dsv4_kv_bytes", use="running")
             report["resident_end_mib"] = round(resident_mib(pid), 1)
-            # The connection that asks is one.
+            # One connection is the one that reads this page.
             left = report["kv_running_end"] != 0 or report["connections_end"] > 1
         except (AssertionError, OSError) as error:
             report["end_fault"] = repr(error)
         try:
             report["exit_status"] = server.stop(timeout=60)
-        except Exception as error:  # a server that does not stop was killed
+        except Exception as error:  # the server did not stop and was killed
             report["exit_status"] = repr(error)
     print(json.dumps(report), flush=True)
     good = not (crashed or faults or unfinished or left) and report["exit_status"] == 0

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""By hand: what batching gains and what the server costs, with the nano model.
+"""By hand: the gain of batching and the cost of the server, with the nano model.
 
     measure.py BINARY [TOKENS] [THREADS] [ROUNDS] [FLAGS ...]      FLAGS for both commands, e.g. --device cuda
 
-Tokens a second of 1, 2, 4, 8 and 16 streams. Then a token of `dsv4 serve` (one stream) beside one of `dsv4 generate`, both writing
-the same TOKENS tokens, two ways, medians of the rounds:
-- by the clock: in turns, each alone; time from the first to the last token (what `generate` reports; what the client sees).
-- by processor time (without FLAGS): at the same time, but only one of them is let run, in turns of 20 ms, so that whatever else the
-  machine does, and where the text is, meets both alike. Of all threads, and of the server's engine thread.
+Measures tokens per second of 1, 2, 4, 8 and 16 streams. Then compares a token of `dsv4 serve` (one stream) with a token
+of `dsv4 generate`. Both write the same TOKENS tokens, in two ways; results are medians of the rounds:
+- wall-clock time: alternately, each alone; time from the first to the last token (as `generate` reports it; as the
+  client sees it).
+- CPU time (without FLAGS): at the same time, but only one of them runs at any moment, in slices of 20 ms. So other work
+  of the machine and the position in the text affect both equally. For all threads, and for the server's engine thread.
 One JSON object.
 """
 
@@ -44,13 +45,13 @@ def generate(tokens, stderr=subprocess.DEVNULL):
 
 
 def generate_by_the_clock():
-    """Milliseconds of a token after the first."""
+    """Milliseconds per token after the first."""
     found = re.search(r"generated \d+ tokens, ([\d.]+) tok/s", generate(TOKENS, subprocess.PIPE).communicate()[1])
     return 1000 / float(found.group(1))
 
 
 def stream_by_the_clock(server):
-    """Milliseconds of a token after the first, at the client."""
+    """Milliseconds per token after the first, at the client."""
     body = json.dumps({"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}).encode()
     with server.socket(timeout=120) as sock:
         sock.sendall(b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -66,7 +67,7 @@ def stream_by_the_clock(server):
 
 
 def thread_seconds(server):
-    """Processor time by thread."""
+    """CPU time by thread."""
     folder = "/proc/%d/task" % server.process.pid
     return {task: float(open("%s/%s/schedstat" % (folder, task)).read().split()[0]) / 1e9 for task in os.listdir(folder)}
 
@@ -81,10 +82,10 @@ def stream(server, tokens, prompt=PROMPT):
 
 
 def one_round(server):
-    """Milliseconds of a token: (generate, server, server's busiest thread)."""
+    """Milliseconds per token: (generate, server, server's busiest thread)."""
     begin = children_seconds()
     assert generate(1).wait() == 0
-    load = children_seconds() - begin  # and the prompt
+    load = children_seconds() - begin  # including the prompt
     stream(server, 1)
     begin, before = children_seconds(), thread_seconds(server)
     child = generate(TOKENS + 1)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""By hand, on a GPU: what it gives under load, against what the plan says.
+"""By hand, on a GPU: the memory used under load, compared with the plan.
 
     memory.py BINARY [FLAGS OF dsv4 serve ...]      default: --synthetic flash --layers 38
 
-Three times in a row 64 streams of 512 + 256 tokens come at once: every third with penalties and a logit_bias of 300
-tokens, every third held to a grammar. Prints one JSON object. Exit status 1: a stream failed, or the GPU (the first of
-CUDA_VISIBLE_DEVICES) gave 2 % more or less than weights, activations, scratch and KV together; the process's CUDA context
-counts. ROUNDS, STREAMS, TOKENS in the environment: others than these. HOGS=N: N processes keep cores busy meanwhile.
+Three times, 64 streams of 512 + 256 tokens arrive at once: every third one with penalties and a logit_bias of 300
+tokens, every third one with a grammar. Prints one JSON object. Exit status 1 if a stream failed, or if the memory used
+on the GPU (the first of CUDA_VISIBLE_DEVICES) differs by 2 % or more from weights, activations, scratch and KV
+together; the CUDA context of the process counts. ROUNDS, STREAMS and TOKENS in the environment change the numbers.
+HOGS=N: N processes keep cores busy.
 """
 
 import json
@@ -40,7 +41,7 @@ def planned_bytes(line):
 
 
 def stream(server, number):
-    """What went wrong, or None."""
+    """The stream's error, or None."""
     r = random.Random(number)
     body = {"prompt": [r.randrange(300, 4000) for _ in range(512)], "max_tokens": TOKENS, "ignore_eos": True,
             "stream": True, "seed": number}
@@ -69,7 +70,7 @@ def main():
             used.append(smi("used"))
             try:
                 kv.append(server.metric("dsv4_kv_bytes", use="running") + server.metric("dsv4_kv_bytes", use="kept"))
-            except OSError:  # a server that has died: the streams say so
+            except OSError:  # the server has died: the streams report it
                 pass
 
     watcher = threading.Thread(target=watch)

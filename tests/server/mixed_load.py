@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""By hand: 32 streams while prompts of 2,000 tokens come in at a fixed rate. For a GPU; the standard library suffices.
+"""By hand: 32 streams while prompts of 2,000 tokens arrive at a fixed rate. For a GPU; needs only the standard library.
 
     mixed_load.py BINARY SECONDS PROMPTS_A_SECOND FLAGS ...    e.g. 20 4 --device cuda --synthetic flash --layers 8
 
-One JSON object: tokens a second of the streams, without and with the prompts; how long the prompts took.
+Prints one JSON object: tokens per second of the streams, without and with the prompts, and the times of the prompts.
 """
 
 import json
@@ -61,7 +61,7 @@ def main():
         reply = server.post("/v1/completions", {"prompt": ids, "max_tokens": 1})
         (took if reply.status == 200 else errors).append(time.monotonic() - start)
 
-    for i in range(8):  # what steps of this kind cost is learnt first
+    for i in range(8):  # the server first learns how long such steps take
         ask(1000 + i)
     took.clear()
     begin = time.monotonic()

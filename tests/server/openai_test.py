@@ -10,7 +10,7 @@ PARIS = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 
 def joined(events):
-    """The message that a client puts together from a stream of chunks."""
+    """The message that a client builds from a stream of chunks."""
     message = {}
     for _, chunk in events:
         if chunk == "[DONE]" or not chunk["choices"]:
@@ -71,7 +71,7 @@ class Chat(ServerTestCase):
             self.assertEqual({c["object"] for c in chunks}, {"chat.completion.chunk"})
             self.assertEqual(len({(c["id"], c["created"], c["model"]) for c in chunks}), 1)
             self.assertTrue(all(c["usage"] is None for c in chunks))
-            # The role comes with the first token, once; the reason at the end, once.
+            # The role comes once, with the first token; the finish reason comes once, at the end.
             self.assertEqual([i for i, c in enumerate(chunks) if "role" in c["choices"][0]["delta"]], [0])
             self.assertGreater(len(chunks[0]["choices"][0]["delta"]), 1)
             reasons = [c["choices"][0]["finish_reason"] for c in chunks]
@@ -140,7 +140,7 @@ class Chat(ServerTestCase):
                   "content": '{"city": "Paris", "temperature": 18, "unit": "celsius", "sky": "clear"}'}
         answer = self.chat([*PARIS, choice["message"], result], tools=[WEATHER_TOOL], enable_thinking=False)
         self.assertIn("18", answer["choices"][0]["message"]["content"])
-        # Prompt and call of the first turn are read again from the kept session.
+        # Prompt and call of the first turn come from the prefix cache.
         self.assertGreater(answer["usage"]["prompt_tokens_details"]["cached_tokens"],
                            0.8 * reply["usage"]["total_tokens"])
 
@@ -203,7 +203,7 @@ class Chat(ServerTestCase):
             self.assertEqual(text, texts[index])
 
     def test_seeds_of_64_bits(self):
-        """With a sign and without: `dsv4 generate` prints the latter."""
+        """Signed and unsigned: `dsv4 generate` prints unsigned ones."""
         text = {seed: self.complete("And it", seed=seed, temperature=2, max_tokens=8)["choices"][0]["text"]
                 for seed in [5, -5, 2**64 - 5, 2**63]}
         self.assertEqual(text[-5], text[2**64 - 5])
@@ -218,7 +218,7 @@ class Chat(ServerTestCase):
             self.assertEqual(reply["choices"][0]["text"], likeliest)
 
     def test_half_a_character_is_no_reason_to_refuse_a_chat(self):
-        """JavaScript cuts texts by UTF-16 units and writes what is left of a pair as an escape."""
+        """JavaScript cuts texts by UTF-16 units and writes half of a surrogate pair as an escape."""
         for written, meant in [(r"a\ud83d", "a\ufffd"), (r"\ude42b", "\ufffdb"), (r"\ud83d\ud83d\ude42", "\ufffd🙂"),
                                (r"\\ud83d \ud83d\ude42", r"\ud83d 🙂"), (r"\uD83D\n\uDE42", "\ufffd\n\ufffd")]:
             body = '{"prompt": "%s", "add_special_tokens": false}' % written
@@ -250,7 +250,7 @@ class Chat(ServerTestCase):
 
     def test_a_thinking_budget_is_kept_to_the_token(self):
         reply = self.chat(thinking={"type": "enabled", "budget_tokens": 5})
-        self.assertEqual(reply["usage"]["completion_tokens_details"]["reasoning_tokens"], 6)  # and </think>
+        self.assertEqual(reply["usage"]["completion_tokens_details"]["reasoning_tokens"], 6)  # one of them is </think>
         self.assertEqual(reply["choices"][0]["finish_reason"], "stop")
         self.assertTrue(reply["choices"][0]["message"]["content"])
 
@@ -347,7 +347,7 @@ class Completions(ServerTestCase):
         self.assertEqual(len(mixed["choices"]), 4)
         self.assertEqual(mixed["choices"][1]["text"], single)
         self.assertEqual(mixed["usage"]["prompt_tokens"], len(ids) + 3)
-        # Ids are taken as they are; texts get BOS unless told otherwise.
+        # Ids are used as they are; texts get BOS unless the request says otherwise.
         self.assertEqual(self.complete(text, max_tokens=1, add_special_tokens=False)["usage"]["prompt_tokens"], len(ids) - 1)
 
     def test_echo_with_logprobs_as_lm_eval_reads_it(self):
@@ -363,9 +363,9 @@ class Completions(ServerTestCase):
             self.assertIsNone(logprobs["token_logprobs"][0])
             self.assertIsNone(logprobs["top_logprobs"][0])
             for token, value, top in list(zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]))[1:]:
-                self.assertEqual(top[token], value)  # the very same number
+                self.assertEqual(top[token], value)  # exactly the same number
                 self.assertGreaterEqual(max(top.values()), value)
-        # One token after another through the decode path gives the same numbers.
+        # Decoding one token at a time gives the same numbers.
         prefix, expected = ids[:4], reply["choices"][0]["logprobs"]["token_logprobs"]
         last = self.complete(ids[:-1], max_tokens=1, logprobs=100)["choices"][0]["logprobs"]["top_logprobs"][0]
         token = reply["choices"][0]["logprobs"]["tokens"][len(ids) - 1]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""/openapi.json and /docs: they say what the routes do, for the routes are read by the same tables."""
+"""/openapi.json and /docs describe what the routes do. The same tables read the requests."""
 
 import json
 import unittest
 
 from support import SUM, Server, ServerTestCase, main
 
-# Bodies that are taken, to which one field at a time is added.
+# Valid bodies, to which the test adds one field at a time.
 BODIES = {"/v1/chat/completions": {"messages": SUM, "max_tokens": 1}, "/v1/completions": {"prompt": "a", "max_tokens": 1},
           "/v1/responses": {"input": "a", "max_output_tokens": 1}, "/v1/messages": {"messages": SUM, "max_tokens": 1},
           "/v1/messages/count_tokens": {"messages": SUM}, "/v1/chat/completions/render": {"messages": SUM},

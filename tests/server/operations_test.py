@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What operators see and set: mistakes at the start, the log, traces, metrics, names, TLS."""
+"""For operators: errors at the start, the log, traces, metrics, names, TLS."""
 
 import http.client
 import http.server
@@ -162,7 +162,7 @@ class LogLines(unittest.TestCase):
         connection = server.connect()
         connection.request("POST", "/v1/completions", json.dumps(body), {"X-Api-Key": "secret-1"})
         connection.getresponse()
-        # Not 0.0: the first line may be of a second in which the prompt was read.
+        # Not 0.0: the first line may be of a second in which the prompt was processed.
         wait_for(lambda: re.search(r"throughput .*output_tokens_per_s=(?!0\.0 )[0-9.]+ running=1 waiting=0 ", server.read_log()))
         connection.close()
         wait_for(lambda: re.search(r"request .*incomplete=.*finish=abort", server.read_log()))
@@ -172,11 +172,11 @@ class LogLines(unittest.TestCase):
             time.sleep(1.5)
             return len(server.lines("throughput")) - count
 
-        self.assertEqual(best_of(20, lambda n: n == 0, more), 0)  # behind the last lines: of what was left
+        self.assertEqual(best_of(20, lambda n: n == 0, more), 0)  # after the last lines; tests what was left
 
 
 class Collector(http.server.BaseHTTPRequestHandler):
-    """A stand-in for an OpenTelemetry collector."""
+    """Replaces an OpenTelemetry collector."""
 
     spans, requests, answer = [], [], 200
 
@@ -297,7 +297,7 @@ class Metrics(ServerTestCase):
         self.assertLess(abs(self.server.metric("process_start_time_seconds") - time.time()), 3600)
 
     def test_names_that_are_vllms_have_its_types_and_labels(self):
-        """As vllm/v1/metrics/loggers.py and vllm/v1/spec_decode/metrics.py name them; counters get _total on a page."""
+        """The names of vllm/v1/metrics/loggers.py and vllm/v1/spec_decode/metrics.py; counters get _total on a page."""
         histograms = ["time_to_first_token_seconds", "inter_token_latency_seconds", "time_per_output_token_seconds",
                       "request_time_per_output_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
                       "request_inference_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
@@ -343,10 +343,10 @@ MONITORING = Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
 
 
 class Monitoring(ServerTestCase):
-    """The dashboard and the alert rules ask for nothing that a live page lacks."""
+    """The dashboard and the alert rules use only metrics of a live page."""
 
     FLAGS = ["--max-queue", 1, "--max-concurrent", 1]
-    GLOBAL = {"instance", "job", "le"}  # Prometheus' own labels, and a histogram's
+    GLOBAL = {"instance", "job", "le"}  # Prometheus' own labels, and the label of a histogram
 
     def check(self, expressions):
         series = {}  # labels by name
@@ -364,7 +364,7 @@ class Monitoring(ServerTestCase):
                 self.assertIn(label or "le", known, expression)
 
     def setUp(self):
-        self.chat(max_tokens=3)  # counters by label are there from their first value on
+        self.chat(max_tokens=3)  # counters by label appear with their first value
         body = {"prompt": "a", "max_tokens": 100000, "ignore_eos": True, "stream": True}
         connections = [self.server.connect() for _ in range(4)]
         for connection in connections:
@@ -426,7 +426,7 @@ class Names(ServerTestCase):
         ids = self.server.post("/v1/chat/completions/render", body).json["token_ids"]
         self.assertEqual(ids, self.server.post("/tokenize", {"messages": body["messages"]}).json["tokens"])
         self.assertEqual(len(ids), self.chat(body["messages"], max_tokens=1)["usage"]["prompt_tokens"])
-        # Fields that change the prompt count.
+        # Fields that change the prompt must count.
         plain = self.server.post("/v1/chat/completions/render", {**body, "enable_thinking": False}).json["token_ids"]
         self.assertNotEqual(plain, ids)
         rendered = self.server.post("/v1/completions/render", {"prompt": ["And it", "came"]}).json
@@ -447,11 +447,11 @@ class Https(ServerTestCase):
 
     def test_requests_streams_and_large_bodies(self):
         connection = self.connect()
-        for _ in range(2):  # the connection is kept
+        for _ in range(2):  # the connection stays open
             connection.request("POST", "/v1/chat/completions", json.dumps({"messages": SUM, "temperature": 0, "stream": True}))
             reply = connection.getresponse().read().decode()
             self.assertTrue(reply.endswith("data: [DONE]\n\n"))
-        long = "one two " * 200000  # several megabytes come back
+        long = "one two " * 200000  # the reply has several megabytes
         connection.request("POST", "/tokenize", json.dumps({"prompt": long, "return_token_strs": True}))
         reply = json.loads(connection.getresponse().read())
         self.assertEqual(reply["count"], len(reply["token_strs"]))
@@ -472,7 +472,7 @@ class Https(ServerTestCase):
             old.maximum_version = ssl.TLSVersion.TLSv1_1
             old.set_ciphers("ALL:@SECLEVEL=0")
             http.client.HTTPSConnection("localhost", self.server.port, context=old, timeout=10).request("GET", "/health")
-        connection = self.connect()  # the server lives
+        connection = self.connect()  # the server still runs
         connection.request("GET", "/health")
         self.assertEqual(connection.getresponse().status, 200)
         connection.close()

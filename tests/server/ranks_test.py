@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`dsv4 serve` on two ranks: many streams at once, ranks that are compared after every step, ranks that fail, come late or never,
-and with --rank-invariant the answers, down to the log-probabilities, and the KV files of one rank."""
+"""`dsv4 serve` on two ranks: many streams at once, comparison of the ranks after every step, ranks that fail, are late
+or never come. With --rank-invariant, replies, log-probabilities and KV files equal the ones of one rank."""
 
 import http.client
 import os
@@ -35,7 +35,7 @@ class Ranks(unittest.TestCase):
         return self.start("--device", RANKS, *args)
 
     def ask_until_it_stands(self, server, replies):
-        """A stream, until no token has come for a while; the thread that reads it."""
+        """Starts a stream and waits until no token has come for a while. Returns the thread that reads it."""
         story = {"prompt": "Once upon", "max_tokens": 200, "ignore_eos": True, "stream": True}
 
         def ask():
@@ -55,7 +55,7 @@ class Ranks(unittest.TestCase):
         return asked
 
     def ask_all(self, server):
-        """All of them at once."""
+        """Sends all requests at once."""
         replies = [None] * len(ASKED)
 
         def ask(i):
@@ -74,9 +74,9 @@ class Ranks(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             answers = []
             for device in (RANKS, ONE):
-                # batch-invariant: a row that is computed has the bits of one that comes from a file
+                # batch-invariant: a computed row has the same bits as one from a file
                 server = self.start("--device", device, "--rank-invariant", "--batch-invariant", "--kv-disk", folder)
-                if device == ONE:  # goes on from what two ranks have computed and written
+                if device == ONE:  # continues from what two ranks computed and wrote
                     usage = server.post("/v1/completions", ASKED[2]).json["usage"]
                     self.assertGreater(usage["prompt_tokens_details"]["cached_tokens"], 100)
                 answers.append(self.ask_all(server))
@@ -92,8 +92,8 @@ class Ranks(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_a_rank_that_is_late_keeps_nobody_from_ending(self):
-        """SIGTERM while one rank waits for another: the stream is told, and the process ends once the late one is there or
-        given up (GPUs give it up after a second)."""
+        """SIGTERM while one rank waits for another: the stream gets an error, and the process ends once the late rank
+        has arrived or was abandoned (GPUs abandon it after a second)."""
         late = 4
         server = self.start_with("40:1:%d" % late, "--drain-timeout", "1", "--exchange-timeout", "1", "--on-device-failure", "exit")
         replies = []
@@ -113,7 +113,7 @@ class Ranks(unittest.TestCase):
         asked = self.ask_until_it_stands(server, replies)
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: server.lines(" stopping ", "drain timeout"))
-        reply = server.get("/health")  # is answered meanwhile
+        reply = server.get("/health")  # is still answered
         self.assertEqual((reply.status, reply.json["status"], reply.json["live"]), (503, "draining", True))
         self.assertEqual(server.process.wait(120 * SLOWNESS), 1)
         asked.join()

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Records what Claude Code and Codex send in a session of 30 turns with tools, pictures and a compaction, for replay_test.py.
+"""Records the requests of Claude Code and Codex in a session of 30 turns with tools, pictures and a compaction, for
+replay_test.py.
 
     record_agents.py FOLDER [claude_code] [codex]
 
-The clients are the pinned packages of agent_clients.py (170 MB from PyPI, once). They run headless in a scratch folder against an
-upstream that plays a script (agent_upstream.py); nothing else is asked of the network. FOLDER gets what they sent, word for word:
-their instructions are other people's prose, so it stays out of the repository. tests/server/recordings/ gets the same with every
-text replaced (scrub.py).
+The clients are the pinned packages of agent_clients.py (170 MB from PyPI, once). They run headless in a scratch folder
+against an upstream server that follows a script (agent_upstream.py); they use no other network. FOLDER gets their
+requests word for word: their instructions are other people's text, so FOLDER stays outside the repository.
+tests/server/recordings/ gets the same requests with every text replaced (scrub.py).
 """
 
 import json
@@ -25,14 +26,14 @@ from agent_upstream import Turn, Upstream
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = Path(__file__).resolve().parent / "recordings"
-TURNS, COMPACTED = 30, 20  # turns of the agent; before this one it compacts
+TURNS, COMPACTED = 30, 20  # turns of the agent; it compacts before turn 20
 TASK = "Read the parts of this project one after another and tell what each is for. Edit what is wrong."
 KEPT_HEADERS = {"user-agent", "anthropic-beta", "anthropic-version", "anthropic-dangerous-direct-browser-access", "x-app", "originator",
                 "accept", "x-codex-beta-features", "x-claude-code-session-id", "session-id", "x-codex-window-id", "x-codex-turn-metadata"}
 
 
 def fill(folder):
-    """A project: parts of a page of this one, a script, a picture."""
+    """Makes a project: parts of a page of this repository, a script, a picture."""
     text = (ROOT / "docs" / "dev" / "model.md").read_text()
     for i in range(TURNS):
         begin = 150 * i % (len(text) - 3000)
@@ -43,7 +44,7 @@ def fill(folder):
 
 
 def claude_turn(i, folder):
-    """What Claude Code is told to do in turn i."""
+    """The script of Claude Code for turn i."""
     part = str(folder / ("part_%d.txt" % i))
     run = ("Bash", {"command": "wc part_%d.txt && head -c 200 part_%d.txt" % (i, i), "description": "Look at a part"})
     calls = [("Read", {"file_path": part})]
@@ -64,7 +65,7 @@ def claude_turn(i, folder):
 
 
 def codex_turn(i, folder):
-    """The same of Codex."""
+    """The script of Codex for turn i."""
     commands = ["cat part_%d.txt" % i, "wc part_%d.txt && head -c 200 part_%d.txt" % (i, i), "cat missing_%d.txt" % i]
     run = lambda command: ("exec_command", {"cmd": command, "workdir": str(folder)})
     calls = [run(commands[i % 11 == 8 and 2 or i % 2])]
@@ -107,7 +108,7 @@ def main():
         sys.exit(__doc__)
     raw = Path(sys.argv[1])
     if ROOT in raw.resolve().parents:
-        sys.exit("%s lies in the repository: what clients send must not get into it" % raw)
+        sys.exit("%s is in the repository: give a folder outside it, because requests of clients must not get into it" % raw)
     raw.mkdir(parents=True, exist_ok=True)
     for name in sys.argv[2:] or ["claude_code", "codex"]:
         record(name, raw)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What recordings of agents are made with: scrubbed texts, and the environments that clients are installed in."""
+"""The tools that make recordings of agents: scrubbed texts, and the environments that clients are installed in."""
 
 import json
 import lzma
@@ -48,7 +48,7 @@ class Scrub(unittest.TestCase):
             words = [w.lower() for text in texts for w in re.findall(r"[^\W\d_]+", text)]
             self.assertGreater(len(words), 100000)
             foreign = {w for w in words if len(w) < 12 and w not in known}
-            # Pages lose a word now and then; a text that was not scrubbed has hundreds of others.
+            # Pages sometimes lose a word; a text that was not scrubbed has hundreds of foreign words.
             self.assertLess(len(foreign), 100, sorted(foreign)[:20])
 
 

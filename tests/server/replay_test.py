@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""Recorded sessions of coding agents: every request is answered, nothing that was read before is read again, and at least 95 % of the
-prompt tokens come from the prefix cache.
+"""Recorded sessions of coding agents: every request is answered, no prompt tokens are processed twice, and at least 95
+% of the prompt tokens come from the prefix cache.
 
-recordings/ holds what Claude Code 2.1.330 and Codex 0.163.0 sent in 30 turns with tools, failures, parallel calls, pictures, a search
-for tools and a compaction (record_agents.py), every text replaced by another of the same length (scrub.py). Here a reply ends after
-four tokens, and texts are cut to a third, all alike, which takes a third of the time (DSV4_TEST_REPLAY_PART=1: they are not).
+recordings/ has the requests of Claude Code 2.1.330 and Codex 0.163.0 in 30 turns with tools, failures, parallel calls,
+pictures, a search for tools and a compaction (record_agents.py). Every text is replaced by another one of the same
+length (scrub.py). In this test a reply ends after four tokens, and all texts are cut to a third, which takes a third of
+the time (DSV4_TEST_REPLAY_PART=1: not cut).
 
-What is read: the first prompt once, then what each turn adds, and behind the compaction what does not belong to the instructions.
+Tokens to process: the first prompt once, then the tokens that each turn adds, and after the compaction everything
+except the instructions.
 
-- Of a session, replies are known to the server that wrote them. So each recorded reply of Claude Code is handed in by a request that
-  continues it, which does not count; without that its tokens are read with the turn behind it.
-- Codex asks for its summary without tools. These stand in front of the conversation, so all of that prompt but the instructions is
-  new: it is told apart. The replies between are read, too: responses cannot be continued.
+- A server caches the replies that it wrote itself. So for each recorded reply of Claude Code the test sends a request
+  that continues it. These requests do not count. Without them, the tokens of the reply are processed with the next
+  turn.
+- Codex requests its summary without tools. Tools come before the conversation, so all of that prompt except the
+  instructions is new; the test reports it separately. The replies between are also processed: responses cannot be
+  continued.
 """
 
 import json
@@ -32,7 +36,7 @@ def shorter(text):
 
 
 def usage_of(reply):
-    """Cached and all tokens of the prompt."""
+    """Cached tokens and all tokens of the prompt."""
     events = [data for _, data in reply.events()]
     if events[-1]["type"] == "message_stop":
         (usage,) = [e["usage"] for e in events if e["type"] == "message_delta"]
@@ -54,7 +58,7 @@ class Replay(ServerTestCase):
         return usage_of(reply)
 
     def told(self, name, figures):
-        """The share, in percent, of all and of those of turns."""
+        """The share in percent: of all requests, and of the turns only."""
         cached, prompt = (sum(column) for column in zip(*figures))
         print("%s: %d requests, %.1f %% of %d prompt tokens were cached" % (name, len(figures), 100 * cached / prompt, prompt))
         return 100 * cached / prompt

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""/v1/responses beyond one request: responses that are kept, log-probabilities; what a request could multiply."""
+"""/v1/responses beyond one request: stored responses, log-probabilities, and requests that could multiply work."""
 
 import json
 import os
@@ -106,7 +106,7 @@ class Kept(unittest.TestCase):
             self.assertGreater(second["usage"]["input_tokens_details"]["cached_tokens"], 0.7 * second["usage"]["input_tokens"] - 20)
             third = self.respond(server, input="And?", previous_response_id=second["id"], stream=False)
             self.assertGreater(third["usage"]["input_tokens"], first["usage"]["input_tokens"])
-            self.respond(server, input="x", previous_response_id=by_hand["id"], status=400)  # it was not to be kept
+            self.respond(server, input="x", previous_response_id=by_hand["id"], status=400)  # not stored
 
     def test_they_can_be_read_and_deleted(self):
         server = self.start("--store-responses", "1MiB")
@@ -122,7 +122,7 @@ class Kept(unittest.TestCase):
 
     def test_a_conversation_that_has_grown_too_large_is_refused(self):
         server = self.start("--store-responses", "256MiB")
-        listed = {"type": "mcp_list_tools", "tools": [1] * 1200000}  # no part of the prompt
+        listed = {"type": "mcp_list_tools", "tools": [1] * 1200000}  # not part of the prompt
         first = self.respond(server, input=[*SUM, listed])
         second = self.respond(server, input=[*SUM, listed], previous_response_id=first["id"])
         error = self.respond(server, input=ASK, previous_response_id=second["id"], status=400)["error"]
@@ -144,7 +144,7 @@ class Kept(unittest.TestCase):
             connection.sendall((head + body).encode())
         resident = lambda: server.metric("process_resident_memory_bytes")  # noqa: E731
         wait_for(lambda: server.metric("vllm:num_requests_waiting") == len(waiting))
-        # What was freed is given back in time. As values of JSON they take 28 MB each.
+        # Freed memory returns to the system in time. As JSON values they take 28 MB each.
         wait_for(lambda: resident() / len(waiting) < 10 << 20, lambda: "%d MB are held" % (resident() / 1e6))
         self.assertEqual(server.metric("vllm:num_requests_waiting"), len(waiting))
         for connection in [busy, *waiting]:
@@ -175,7 +175,7 @@ class Kept(unittest.TestCase):
             self.assertGreater(second["usage"]["input_tokens"], first["usage"]["input_tokens"])
             self.assertEqual(again.get("/v1/responses/..%2Fx").status, 404)
             again.stop()
-            # One that was damaged is none.
+            # A damaged file is ignored.
             (Path(folder) / "responses" / (first["id"] + ".json")).write_text("no")
             third = self.start(*flags)
             self.assertEqual(third.get("/v1/responses/" + first["id"]).status, 404)

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Texts under load, by hand: what one server answers to one client at a time, another one answers to many at once.
+"""Texts under load, by hand: one server answers one client at a time, another one answers many at once; texts must be
+equal.
 
     same_texts.py BINARY record FILE [FLAGS OF dsv4 serve ...]
     same_texts.py BINARY compare FILE SECONDS CLIENTS [FLAGS ...]
 
-Both use the same model, the second with less of the GPU, say: `--expert-slots 2`. Clients of the second ask the recorded
-requests again, whole and as streams, and some leave. Give both --prompt-inputs two (or one): then no bit depends on what
-of a prompt came from the prefix cache. Progress goes to standard error, one JSON object to standard output; exit status 1
-where a text differs, a reply is missing, or the server is not well at the end.
+Both use the same model, the second one with less GPU memory, for example `--expert-slots 2`. Clients of the second
+server repeat the recorded requests, as whole replies and as streams, and some leave. Give both servers --prompt-inputs
+two (or one): then no bit depends on the part of a prompt that came from the prefix cache. Progress goes to standard
+error, one JSON object to standard output. Exit status 1 if a text differs, a reply is missing, or the server is not
+well at the end.
 """
 
 import collections
@@ -22,7 +24,7 @@ arguments, sys.argv[2:] = sys.argv[2:], []
 from support import Server
 
 REQUESTS = 48
-VOCABULARY = 4096  # ids that every model has
+VOCABULARY = 4096  # every model has these ids
 METRICS = ("choices_total", "hits_total", "fetched_bytes_total", "wait_seconds_total", "evictions_total", "moved_bytes_total")
 
 
@@ -35,7 +37,7 @@ def body(number):
 
 
 def answer(server, number, stream):
-    """The text of a reply, or with its log-probabilities; None: refused, too many wait."""
+    """The text of a reply, or the text with its log-probabilities; None: refused because too many requests wait."""
     request = body(number)
     reply = server.post("/v1/completions", {**request, "stream": stream and "logprobs" not in request})
     if reply.status == 429:

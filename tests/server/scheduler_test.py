@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What happens to requests that run together: same bits, limits, cancelling, memory."""
+"""Requests that run together: same bits, limits, cancelling, memory."""
 
 import json
 import os
@@ -63,7 +63,7 @@ class Together(ServerTestCase):
             tokens, seconds = made() - before, time.time() - begin
             thread.join()
             self.assertTrue(done)
-            # Without chunks that respect the stream there would be one token in the whole prompt's time.
+            # If prompts were not processed in chunks, the stream would get one token in the whole time of the prompt.
             self.assertGreater(tokens, 5)
             self.assertLess(seconds / tokens, 1)
         finally:
@@ -80,7 +80,7 @@ class Together(ServerTestCase):
             sock.close()
         self.server.wait_until_idle()
         self.assertEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), aborted + 4)
-        # Also while a prompt is read and nothing is written, and while waiting for a whole reply.
+        # Also while a prompt is processed and nothing is written, and while a client waits for a whole reply.
         for body in [stream_body(prompt=STORY * 3000), json.dumps({"prompt": "a", "max_tokens": 1000000, "ignore_eos": True}).encode()]:
             with self.server.socket() as sock:
                 sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -114,7 +114,8 @@ class Together(ServerTestCase):
 
 
 class SeededRequests(ServerTestCase):
-    """By default flags, but for the cache: which of a request's rows came from there may move its last bits on a GPU."""
+    """With default flags, except the cache: on a GPU, the rows that come from the cache may change a request's last
+    bits."""
 
     FLAGS = ["--prefix-cache", "off", "--max-queue", "1000"]
 
@@ -122,7 +123,7 @@ class SeededRequests(ServerTestCase):
         on_gpu = "cuda" in os.environ.get("DSV4_TEST_SERVE", "")
         random.seed(2)
         words = STORY.split() + ["river", "stone", "seven", "gold", "night"]
-        # Prompts of every kind that a GPU knows: up to 128 tokens, up to 1,024, more.
+        # Prompts of each kind that a GPU distinguishes: up to 128 tokens, up to 1,024, more.
         lengths = ([3, 30, 90, 400, 700, 1500] * 8 if on_gpu else [3, 30, 90, 300, 700, 50] * 2)
         bodies = [{"prompt": " ".join(random.choice(words) for _ in range(n)), "max_tokens": 24, "temperature": 0.8, "seed": i, "logprobs": 3}
                   for i, n in enumerate(lengths)]
@@ -180,8 +181,8 @@ PAGE = 256  # tokens
 
 
 def kv_of_three():
-    """Room for three sequences of one page each; the second page of any is too much. What a sequence takes on all ranks
-    together, wherever they are, a server tells of those that it has no room for."""
+    """The memory of three sequences of one page each; a second page of any of them does not fit. A server reports the
+    memory that a sequence needs on all ranks together when it refuses one."""
     server = Server("--kv-budget", 16 << 20)
 
     def kv_of(tokens):
@@ -198,7 +199,7 @@ class Memory(ServerTestCase):
     @classmethod
     def setUpClass(cls):
         cls.budget = kv_of_three()
-        cls.FLAGS = ["--kv-budget", cls.budget, "--max-gap", "0"]  # however slow a step is, all run at once
+        cls.FLAGS = ["--kv-budget", cls.budget, "--max-gap", "0"]  # all run at once, however slow a step is
         super().setUpClass()
 
     def test_sequences_give_way_and_come_back_with_the_same_bits(self):
@@ -209,7 +210,7 @@ class Memory(ServerTestCase):
             self.assertEqual(in_parallel([lambda body=body: self.complete(**body)["choices"] for body in bodies]), alone)
             return self.server.metric("vllm:num_preemptions_total")
 
-        wait_for(all_at_once, "none gave way")  # where one has come to its end before the next is sent, none has to
+        wait_for(all_at_once, "none gave way")  # if one ends before the next is sent, none is preempted
         self.assertLessEqual(self.server.metric("dsv4_kv_bytes", use="kept"), self.budget)
 
     def test_a_prompt_that_never_fits(self):
@@ -226,7 +227,7 @@ class SlowReader(ServerTestCase):
         sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         end = time.time() + 300
         last = -1
-        while time.time() < end:  # until no more tokens are made for it
+        while time.time() < end:  # until the server makes no more tokens for it
             time.sleep(0.7)
             now = self.server.metric("vllm:generation_tokens_total")
             if now == last and now > 50:
@@ -236,7 +237,7 @@ class SlowReader(ServerTestCase):
         self.assertEqual(self.server.metric("vllm:num_requests_running"), 1)
         self.assertEqual(self.complete("a", max_tokens=3)["usage"]["completion_tokens"], 3)
         data = 0
-        while data < 3 << 20:  # it reads on, and gets more
+        while data < 3 << 20:  # the client reads again and gets more
             data += len(sock.recv(65536))
         self.assertGreater(self.server.metric("vllm:generation_tokens_total"), now)
         sock.close()

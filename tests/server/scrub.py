@@ -1,9 +1,9 @@
-"""Bodies of requests without their texts: the same structure, names, ids and sizes, every word another.
+"""Removes the texts from bodies of requests: same structure, names, ids and sizes, but every word replaced.
 
-Words are replaced by words of docs/ of the same length. Which one depends on all words in front of it in its text, so texts that
-begin alike do so afterwards, just as far, and what follows differs. What has no space and looks like an identifier (types, ids,
-paths, names of tools and fields) stays, as do pictures, which are this project's, and the billing line of Claude Code, which the
-server knows.
+A word is replaced by a word of docs/ with the same length. The choice depends on all words before it in its text, so
+texts with a common beginning keep a common beginning of the same length, and differ after it. Words without spaces that
+look like identifiers (types, ids, paths, names of tools and fields) stay. Pictures stay, because they belong to this
+project. The billing line of Claude Code stays, because the server knows it.
 """
 
 import base64
@@ -55,7 +55,7 @@ def scrub_text(text):
 
 
 def map_texts(value, change):
-    """The same JSON with every text changed, those inside of texts that are JSON, too; identifiers and pictures stay."""
+    """The same JSON with every text changed, including texts inside JSON texts. Identifiers and pictures stay."""
     if isinstance(value, list):
         return [map_texts(item, change) for item in value]
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Structured output against a live server, through the official packages: whatever the little model would like to say,
-what it says follows the schema. Skipped where the server was built without grammars."""
+"""Structured output of a live server through the official packages: whatever the small model prefers, its output
+follows the schema. Skipped if the server was built without grammars."""
 
 import json
 import sys
@@ -122,7 +122,7 @@ class Structured(ServerTestCase):
                              extra_body={"min_tokens": 400, "ignore_eos": True}).choices[0]
         self.follows(choice.message.content, schema)
         self.assertEqual("".join(t.token for t in choice.logprobs.content), choice.message.content)
-        # The model's own, not those of the few tokens that the grammar leaves.
+        # The model's own probabilities, not those among the few tokens that the grammar allows.
         self.assertLess(min(t.logprob for t in choice.logprobs.content), -1)
 
     def test_text_that_looks_like_markup_stays_text(self):
@@ -196,7 +196,7 @@ class Structured(ServerTestCase):
         def complete(**fields):
             return self.openai.completions.create(model="nano", prompt="And it came", max_tokens=LIMIT, extra_body=fields).choices[0].text
         self.assertIn(complete(guided_choice=["ja", "nein"]), ["ja", "nein"])
-        # Bounded: the model, drawn without a seed, may go on with [a-c]+ to the limit of tokens.
+        # Bounded: the model samples without a seed and may continue [a-c]+ up to the token limit.
         self.assertRegex(complete(structured_outputs={"regex": "[0-9]{3}-[a-c]{1,8}x"}), r"^[0-9]{3}-[a-c]{1,8}x$")
         self.assertIn(complete(guided_grammar='root ::= "a" ("b" | "c") "d"'), ["abd", "acd"])
         self.follows(complete(guided_json=NESTED), NESTED)
@@ -229,7 +229,7 @@ class Structured(ServerTestCase):
         refuse('"uniqueItems"', "tools.f.parameters.properties.a", tool_choice="required",
                tools=[{"type": "function", "function": {"name": "f", "strict": True, "parameters": {
                    "type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}}}])
-        # What is not strict follows as much of its schema as can be.
+        # Without strict, the output follows the enforceable part of the schema.
         self.create(response_format=json_schema({"type": "object", "properties": {"a": {"not": {}}}}, strict=False), max_tokens=5)
 
 
@@ -243,12 +243,12 @@ def has_grammars():
 
 
 class Hostile(ServerTestCase):
-    """Grammars that are made to be too much work: they cost their own request, and no other."""
+    """Grammars that make too much work: they fail only their own request."""
 
     FLAGS = ["--default-thinking", "off"]
 
     def stream(self, seconds):
-        """The longest time between two events of a stream that runs for so long."""
+        """The longest time between two events of a stream that runs for `seconds`."""
         connection = self.server.connect()
         connection.request("POST", "/v1/completions", json.dumps({"prompt": "And", "max_tokens": 100000, "ignore_eos": True,
                                                                   "stream": True, "temperature": 0}))
@@ -264,8 +264,8 @@ class Hostile(ServerTestCase):
         eos = self.server.post("/tokenize", {"prompt": "<｜end▁of▁sentence｜>", "add_special_tokens": False}).json["tokens"][0]
         names = iter("rstuv")
 
-        def beside_others():  # its longest gap, and a bound to it
-            r = next(names)  # no grammar that is known
+        def beside_others():  # returns the stream's longest gap, and a bound for it
+            r = next(names)  # a grammar that is not cached
             rules = f"root ::= {r}0\n" + "".join(f'{r}{i} ::= {r}{i + 1} {r}{i + 1} | "a"\n' for i in range(40)) + f'{r}40 ::= "a"\n'
             alone = self.stream(2)
             asks = [lambda: self.server.post("/v1/completions", {"prompt": "And", "guided_grammar": rules, "max_tokens": 2000,
@@ -275,7 +275,7 @@ class Hostile(ServerTestCase):
                 self.refused(reply, 400, "too much work", "the limit")
             return results[0], max(1, 5 * alone) * SLOWNESS
 
-        self.assertLess(*best_of(5, lambda found: found[0] < found[1], beside_others))  # unbounded: ten seconds and growing
+        self.assertLess(*best_of(5, lambda found: found[0] < found[1], beside_others))  # no limit: 10 s
 
     def test_schemas_that_take_minutes_are_refused_and_block_nobody(self):
         body = {"messages": SUM, "max_tokens": 2, "response_format": {"type": "json_schema", "json_schema": {
@@ -285,7 +285,7 @@ class Hostile(ServerTestCase):
         results = in_parallel([*asks, *chats])
         for reply, _ in results[:2]:
             self.refused(reply, 400, "response_format", "the limit")
-        self.assertLess(max(results[2:]), min(end for _, end in results[:2]))  # while both threads for grammars were busy
+        self.assertLess(max(results[2:]), min(end for _, end in results[:2]))  # while both compile threads were busy
         names = iter("vwxyz")
 
         def after_those_who_left():
@@ -300,9 +300,9 @@ class Hostile(ServerTestCase):
             self.chat(max_tokens=20, response_format={"type": "json_schema", "json_schema": schema})
             return time.time() - begin
 
-        # Who leaves gives up what was begun: the threads are free at once, not when its ten seconds are over.
+        # A client that leaves cancels its compilation: the threads are free at once, not after ten seconds.
         self.assertLess(best_of(5, lambda seconds: seconds < 9 * SLOWNESS, after_those_who_left), 9 * SLOWNESS)
-        # A prompt that is too long is told first.
+        # A prompt that is too long is refused before the grammar is compiled.
         long = {**body, "messages": [{"role": "user", "content": "word " * 400000}]}
         self.assertEqual(self.refused(self.server.post("/v1/chat/completions", long), 400)["code"], "context_length_exceeded")
 

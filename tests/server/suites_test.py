@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""litellm and lm-evaluation-harness against a live server. They are installed into build/suites-venv from PyPI once; without
-network and without them the test is skipped."""
+"""litellm and lm-evaluation-harness against a live server. They are installed once from PyPI into build/suites-venv. If
+they are missing and there is no network, the test is skipped."""
 
 import clients_venv
 
@@ -14,7 +14,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # nothing is asked of the network
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # so that it does not use the network
 
 import litellm
 

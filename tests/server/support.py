@@ -1,11 +1,11 @@
-"""What the tests of `dsv4 serve` share. Each *_test.py is run as
+"""Shared by the tests of `dsv4 serve`. Each *_test.py is run as
 
     http_test.py BINARY
 
-Exit status 77: every test was skipped. DSV4_TEST_SERVE: flags for every server that the tests start, e.g. "--device cuda".
-DSV4_TEST_THREADS: how many threads they compute with; 2.
-DSV4_TEST_SLOWNESS: how many times as long as usual they wait (a program under a sanitizer). Waits are long by themselves: a
-machine that others use, too, gives some tests a tenth of a core, and what hangs is ended by CTest.
+Exit status 77: every test was skipped. DSV4_TEST_SERVE: flags for every server that the tests start, for example
+"--device cuda". DSV4_TEST_THREADS: the number of threads of a server; default 2. DSV4_TEST_SLOWNESS: factor on all
+waits, for a program under a sanitizer. Waits are long anyway: on a shared machine some tests get a tenth of a core.
+CTest ends tests that hang.
 """
 
 import http.client
@@ -56,7 +56,7 @@ class Reply:
         return json.loads(self.body)
 
     def events(self):
-        """[(event or None, data)] of a stream; data is parsed but for [DONE]."""
+        """[(event or None, data)] of a stream; data is parsed, except [DONE]."""
         found = []
         for block in self.body.decode().split("\n\n"):
             event, data = None, None
@@ -116,7 +116,7 @@ class Server:
         return self.request("POST", path, body, headers)
 
     def metric(self, name, **labels):
-        """The sum of a metric's values over the series that have these labels."""
+        """The sum of a metric's values over the series with these labels."""
         total = 0.0
         for line in self.get("/metrics").body.decode().splitlines():
             if line.startswith(name + "{") and all('%s="%s"' % kv in line for kv in labels.items()):
@@ -130,18 +130,18 @@ class Server:
         wait_for(lambda: "draining" in self.read_log(), "it does not drain")
 
     def lines(self, *words):
-        """The complete lines of the log that have all of these."""
+        """The complete lines of the log that contain all of these words."""
         return [line for line in self.read_log().split("\n")[:-1] if all(word in line for word in words)]
 
     def whole_log(self):
-        """The lines of the log, up to one of now: a thread of its own writes them, one after the other."""
+        """The lines of the log, up to a line of now: a separate thread writes them, one after the other."""
         mark = "mark_%d" % time.monotonic_ns()
         self.get("/no/such/route", **{"X-Request-ID": mark})
         wait_for(lambda: self.lines(mark), "the log stands still")
         return [line for line in self.lines() if "mark_" not in line]
 
     def memory(self, field):
-        """MiB of a field of /proc/PID/status, such as VmRSS or VmHWM, the most of it so far."""
+        """MiB of a field of /proc/PID/status, such as VmRSS or VmHWM, and its maximum so far."""
         status = Path("/proc/%d/status" % self.process.pid).read_text()
         return int(re.search(r"^%s:\s+(\d+) kB" % field, status, re.MULTILINE).group(1)) / 1024
 
@@ -159,7 +159,7 @@ class Server:
 
 
 def wait_for(found, what="it did not come", seconds=120):
-    """What is found, once it is something; so long only that what hangs ends."""
+    """Waits for found() to return something and returns it. The time limit only ends a test that hangs."""
     end = time.time() + seconds * SLOWNESS
     while True:
         value = found()
@@ -171,7 +171,8 @@ def wait_for(found, what="it did not come", seconds=120):
 
 
 def best_of(tries, good, measure):
-    """What is measured, again where it is not good: another program may have had the machine. What is slow is slow each time."""
+    """The result of measure(), repeated if it is not good: another program may have used the machine. Slow code is slow
+    each time."""
     for _ in range(tries):
         value = measure()
         if good(value):
@@ -180,13 +181,13 @@ def best_of(tries, good, measure):
 
 
 def in_parallel(calls):
-    """Runs the calls in threads; their results in order. The first exception is raised."""
+    """Runs the calls in threads. Returns their results in order, or raises the first exception."""
     results = [None] * len(calls)
 
     def run(i):
         try:
             results[i] = (True, calls[i]())
-        except Exception as error:  # handed to the caller below
+        except Exception as error:  # raised again below
             results[i] = (False, error)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
@@ -217,7 +218,7 @@ class ServerTestCase(unittest.TestCase):
             raise AssertionError("exit status %d:\n%s" % (status, cls.server.last_log[-4000:]))
 
     def refused(self, reply, status, *words):
-        """An error in OpenAI's form that names these words."""
+        """Checks for an error in OpenAI's form that contains these words, and returns it."""
         self.assertEqual(reply.status, status, reply.body)
         error = reply.json["error"]
         self.assertEqual(set(error), {"message", "type", "param", "code"})

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""By hand: tokens a second of 1, 2, 4, 8, 16 and 32 streams, and what one structured request beside 8 streams costs them. For a
-GPU; the standard library suffices.
+"""By hand: tokens per second of 1, 2, 4, 8, 16 and 32 streams, and the cost of one structured request for 8 streams
+that run at the same time. For a GPU; needs only the standard library.
 
     throughput.py BINARY TOKENS MODEL FLAGS ...      e.g. 400 --device cuda --synthetic flash --layers 8
 
-One JSON object.
+Prints one JSON object.
 """
 
 import json
@@ -28,7 +28,7 @@ class Stream(threading.Thread):
         self.server, self.times = server, []
         self.body = {"prompt": "And it came to pass %d" % number, "max_tokens": tokens, "temperature": 0.7, "seed": number,
                      "ignore_eos": True, "stream": True,
-                     "stream_options": {"include_usage": True, "continuous_usage_stats": True},  # a chunk for each token, text or not
+                     "stream_options": {"include_usage": True, "continuous_usage_stats": True},  # a chunk per token
                      **fields}
 
     def run(self):
@@ -45,7 +45,7 @@ class Stream(threading.Thread):
 
 
 def run(server, count, tokens, structured=False):
-    """Tokens a second while all streams run: from the time when the last one has begun until the first one ends."""
+    """Tokens per second while all streams run: from the start of the last one to the end of the first one."""
     before = server.metric("vllm:generation_tokens_total")
     streams = [Stream(server, i, tokens) for i in range(count)]
     held = Stream(server, 99, 4 * tokens, structured_outputs={"json": SCHEMA}) if structured else None

@@ -1,4 +1,4 @@
-// What a request asks of the form of its output: how much is made of it before its size is known.
+// The output form of a request: how much memory is used before its size is known.
 #include "server/api/output_form.h"
 
 #include <functional>
@@ -51,7 +51,7 @@ TEST(OutputForm, AMillionChoicesAreRefusedBeforeTheyAreMadeIntoAGrammar) {
   EXPECT_THAT(RefusalOf({{"guided_choice", Json::array()}}), HasSubstr("an empty list"));
 }
 
-// The bound is that of the grammar, to the byte.
+// The limit is the limit of the grammar, to the byte.
 TEST(OutputForm, AsManyChoicesAreTakenAsOneGrammarHolds) {
   Json choices = Json::array();
   for (int i = 0; i < 20'000; ++i) choices.push_back("a\"" + std::to_string(i));
@@ -64,7 +64,7 @@ TEST(OutputForm, AsManyChoicesAreTakenAsOneGrammarHolds) {
   EXPECT_EQ(RefusalOf({{"guided_choice", choices}}), "");
 }
 
-// Four copies are made of what it says; a text for its size alone would be as much as two more.
+// The description is copied four times; dumping the schema to measure it would cost as much as two more copies.
 TEST(OutputForm, AStrictSchemaIsMeasuredWithoutItsText) {
   constexpr size_t kText = 1'000'000;
   const auto body_of = [](size_t text) {

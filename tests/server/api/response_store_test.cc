@@ -1,4 +1,4 @@
-// Responses kept in memory, where memory runs out.
+// The response store when memory runs out.
 #include "server/api/response_store.h"
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace {
 
 StoredResponse Response(const std::string& text) { return {.tenant = "", .response = text, .items = "[]"}; }
 
-// What was being put in is there or not; the others are, and the oldest go.
+// The new response is stored or not. The other ones stay, except the oldest, which go.
 TEST(ResponseStore, IsWholeWhereverMemoryRunsOut) {
   for (int64_t left = 0, failed = -1; failed != test::num_failed_allocations; ++left) {
     ASSERT_LT(left, 100);
@@ -37,7 +37,7 @@ TEST(ResponseStore, IsWholeWhereverMemoryRunsOut) {
   }
 }
 
-// What a server that was killed left half written is removed; a file that was damaged is as if it were not there.
+// A file that a killed server left half written is removed. A damaged file is ignored.
 TEST(ResponseStore, FilesAreReadWithSuspicion) {
   namespace fs = std::filesystem;
   const test::TempDir folder;

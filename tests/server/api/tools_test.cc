@@ -1,4 +1,3 @@
-// The choice of tools.
 #include "server/api/api.h"
 
 #include <string>
@@ -10,7 +9,7 @@
 namespace dsv4::server {
 namespace {
 
-// A choice of tools may be as long as a body, and each of the request's replies is held to it.
+// A list of allowed tools may be as long as a body, and each choice of the request keeps a copy.
 TEST(ReadAllowedTools, ANameThatIsRepeatedCountsOnce) {
   const Json a = {{"type", "function"}, {"name", "a"}};
   const Json choice = {{"type", "allowed_tools"}, {"mode", "auto"}, {"tools", Json::array({a, a, a})}};

@@ -1,4 +1,4 @@
-// Freed memory goes back to the system where there is much of it, and is looked at once.
+// Much freed memory goes back to the system, and memory that cannot go back is examined only once.
 #include "server/base/free_memory.h"
 
 #include <cstdlib>
@@ -17,7 +17,7 @@ namespace {
 
 #ifdef __GLIBC__
 
-// Blocks of which one in 64 stays, on every sixteenth page.
+// Blocks of which every 64th stays, on every sixteenth page.
 class Fragments {
  public:
   ~Fragments() {
@@ -59,13 +59,13 @@ TEST(FreeMemory, IsGivenBackOnceAndAgainWhereItWasUsed) {
   const int64_t before = ResidentBytes();
   EXPECT_TRUE(memory.GiveBack());
   EXPECT_LT(ResidentBytes(), before - 100 * kMiB);
-  EXPECT_GT(::mallinfo2().fordblks, 100 * kMiB);  // what is given back counts as free, still
+  EXPECT_GT(::mallinfo2().fordblks, 100 * kMiB);  // returned memory still counts as free
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(memory.GiveBack());
 
-  Fragments().Make(20 * kMiB);  // little
+  Fragments().Make(20 * kMiB);  // too little
   EXPECT_FALSE(memory.GiveBack());
   const int64_t free = static_cast<int64_t>(::mallinfo2().fordblks);
-  Fragments().Make(100 * kMiB);  // in the places of what was given back: no more is free than before
+  Fragments().Make(100 * kMiB);  // reuses returned addresses: no more memory is free than before
   EXPECT_LT(static_cast<int64_t>(::mallinfo2().fordblks), free + 16 * kMiB);
   const int64_t used = ResidentBytes();
   EXPECT_TRUE(memory.GiveBack());

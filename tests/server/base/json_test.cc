@@ -1,4 +1,4 @@
-// JSON of clients: what is read of it, and within which limits.
+// The JSON of clients: reading and limits.
 #include "server/base/json.h"
 
 #include <malloc.h>
@@ -43,12 +43,12 @@ TEST(ParseJson, ValuesAreLimitedByTheMemoryThatTheyTake) {
   };
   const auto heap = [] { return ::mallinfo2().uordblks + ::mallinfo2().hblkhd; };
   for (const std::string item : {"1", "[]", "\"\"", "{\"a\":{}}", "\"0123456789abcdef\""}) {
-    size_t n = 1'999'999;  // the most that is taken, and little less than the next power of two
+    size_t n = 1'999'999;  // the maximum, and slightly less than the next power of two
     for (;; n = n * 3 / 4) {
       try {
         const size_t before = heap();
         const JsonDocument document = ParseJson(list(item, n));
-        const size_t after = heap(), texts = item.size() > 16 ? 40 * n : 0;  // and nothing where nobody counts
+        const size_t after = heap(), texts = item.size() > 16 ? 40 * n : 0;  // 0 if the allocator has no counters
         EXPECT_LT(after, before + (size_t{64} << 20) + texts) << item << " " << n;
         break;
       } catch (const ApiError& error) {
@@ -59,7 +59,7 @@ TEST(ParseJson, ValuesAreLimitedByTheMemoryThatTheyTake) {
   }
 }
 
-// Each name is compared with those before it in its object.
+// Each name is compared with the names before it in its object.
 TEST(ParseJson, NamesOfObjectsAreLimitedByTheWorkThatTheyMake) {
   const auto object = [](size_t names, size_t length) {
     std::string text = "{";
@@ -70,12 +70,12 @@ TEST(ParseJson, NamesOfObjectsAreLimitedByTheWorkThatTheyMake) {
     return text + "}";
   };
   EXPECT_EQ(ParseJson(object(5000, 0)).root().size(), 5000u);
-  EXPECT_THROW(ParseJson(object(40'000, 0)), ApiError);  // else seconds, of a million names an hour
+  EXPECT_THROW(ParseJson(object(40'000, 0)), ApiError);  // without the limit: seconds, and an hour for a million names
   EXPECT_THROW(ParseJson(object(10'000, 2000)), ApiError);
   std::string many = "[" + object(4000, 0);
   for (int i = 0; i < 40; ++i) many += "," + object(4000, 0);
   EXPECT_THROW(ParseJson(many + "]"), ApiError);
-  // Strings that are no names, and names of many objects.
+  // Strings that are not names, and names in many objects.
   std::string texts = R"({"a": ["{,x")";
   for (int i = 0; i < 100'000; ++i) texts += R"(, "{,", {"b": "c", "d": {"e\"": ","}})";
   EXPECT_EQ(ParseJson(texts + "]}").root()["a"].size(), 200'001u);

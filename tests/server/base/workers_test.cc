@@ -16,7 +16,7 @@ namespace {
 
 using Length = Workers::Length;
 
-// Calls that have begun stay until they may end.
+// Calls that have started wait until `open` is set.
 struct Held {
   std::atomic<bool> open{false};
   std::atomic<int> begun{0}, done{0};
@@ -91,7 +91,7 @@ TEST(CompileQueue, TakesNoMoreThanItHoldsAndCancelsAllAtItsEnd) {
     CompileQueue queue(1, 2);
     for (int i = 0; i < 10; ++i) taken += queue.Post(call, cancelled) ? 1 : 0;
     EXPECT_GE(taken, 2);
-    EXPECT_LE(taken, 3);  // one has begun, or not yet
+    EXPECT_LE(taken, 3);  // one has started or not
   }
   EXPECT_EQ(done, taken);
 }

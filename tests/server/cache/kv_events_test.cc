@@ -21,7 +21,7 @@ TokenIds CountingIds(size_t n, TokenId first = 0) {
 
 class KvBlocksTest : public ::testing::Test {
  protected:
-  // The events since the last call.
+  // Returns the events since the last call.
   std::vector<Json> Take() { return std::exchange(events_, {}); }
 
   std::vector<Json> events_;
@@ -54,7 +54,7 @@ TEST_F(KvBlocksTest, WholeBlocksAreStoredOnceAndGoWithTheLastCut) {
   EXPECT_EQ(events[0][3], Json(CountingIds(256, 256)));
 
   blocks_.Dropped(CutPlace::kMemory, std::span(ids).first(300));
-  EXPECT_TRUE(Take().empty());  // the longer cut has it, too
+  EXPECT_TRUE(Take().empty());  // the longer prefix has this block, too
   const Json second = events[0];
   blocks_.Dropped(CutPlace::kMemory, ids);
   events = Take();
@@ -62,7 +62,7 @@ TEST_F(KvBlocksTest, WholeBlocksAreStoredOnceAndGoWithTheLastCut) {
   EXPECT_EQ(events[0], Json::array({"BlockRemoved", Json::array({first[1][0], second[1][0]}), "gpu"}));
 }
 
-// Readers that do not read have a number of messages waiting: none may be large.
+// Slow readers have a number of messages queued, so no message may be large.
 TEST_F(KvBlocksTest, LongCutsAreToldInPieces) {
   const TokenIds ids = CountingIds(2000 * 256);
   blocks_.Kept(CutPlace::kMemory, ids);

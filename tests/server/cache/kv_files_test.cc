@@ -1,4 +1,4 @@
-// The thread that reads and writes files of KV, where its memory ends.
+// The thread that reads and writes KV files, when memory runs out.
 #include "server/cache/kv_files.h"
 
 #include <atomic>
@@ -18,13 +18,13 @@
 namespace dsv4::server {
 namespace {
 
-// Each task's allocations are counted from the end of the one before it on.
+// The allocations of a task are counted from the end of the task before it.
 class KvFilesMemory : public ::testing::Test {
  protected:
-  // The next tasks succeed in `left` allocations each, and in no other.
+  // The next tasks may make `left` allocations each; further ones fail.
   void Allow(int64_t left) {
     left_ = left;
-    Do([&] { files_.Remove("/nothing"); });  // still with what was allowed before
+    Do([&] { files_.Remove("/nothing"); });  // still with the limit before
   }
   template <typename Call>
   void Do(const Call& call) {
@@ -40,7 +40,7 @@ class KvFilesMemory : public ::testing::Test {
     EXPECT_EQ(done.size(), 1u);
     return done.empty() ? KvFiles::Done{} : done.front();
   }
-  // How many tasks failed before one found memory enough; its result.
+  // Returns how many tasks failed before one had enough memory, and the result of that task.
   template <typename Call>
   int64_t FailuresOf(const Call& call, KvFiles::Done* done) {
     for (int64_t left = 0; left < 1000; ++left) {

@@ -1,4 +1,4 @@
-// The tree of cuts: what is found, what goes first, and which ids stand for a text.
+// The tree of cached prefixes: lookup, order of eviction, and the ids of a text.
 #include "server/cache/prefix_cache.h"
 
 #ifdef __GLIBC__
@@ -46,7 +46,7 @@ TEST(RadixTree, EqualsAMapOfItsKeys) {
     if (random() % 2 == 0) {
       Tree::Node* node = tree.Insert(key);
       if (nodes.contains(key)) {
-        EXPECT_EQ(nodes[key], node);  // nodes stay where they are
+        EXPECT_EQ(nodes[key], node);  // nodes keep their address
       }
       nodes[key] = node;
       node->value = i;
@@ -87,7 +87,7 @@ class PrefixCacheTest : public ::testing::Test {
   Ids Encode(const std::string& text, std::vector<TextRange> given = {}) {
     return cache_.EncodePrompt(tenant_, {.text = text, .content_ranges = std::move(given)});
   }
-  // The ids of a text in single bytes, special tokens too.
+  // The ids of a text with one token per byte, including special tokens.
   static Ids Spelt(const std::string& text) {
     Ids ids;
     for (const char c : text) ids.push_back(*NanoTokenizer().FindToken(std::string_view(&c, 1)));
@@ -125,11 +125,11 @@ TEST_F(PrefixCacheTest, TheDeepestCutThatLeavesATokenIsFound) {
 
 TEST_F(PrefixCacheTest, WhatIsReplacedGoesFirstThenWhatIsCold) {
   const Ids shared = Counting(100, 50);
-  Put(shared);  // two conversations begin like this
+  Put(shared);  // shared by two conversations
   for (const size_t n : {10, 20, 30, 40}) Put(Joined(shared, Counting(1000, n)));
   Put(Joined(shared, Counting(2000, 10)));
   Put(Counting(3000, 10));                                         // another one
-  (void)cache_.Find(tenant_, Joined(shared, Counting(1000, 41)));  // used last
+  (void)cache_.Find(tenant_, Joined(shared, Counting(1000, 41)));  // most recently used
   const auto has = [&] {
     std::string out;
     for (const size_t n : {10, 20, 30, 40}) out += cache_.Has(tenant_, Joined(shared, Counting(1000, n))) ? '1' : '0';
@@ -153,7 +153,7 @@ TEST_F(PrefixCacheTest, WhatIsReplacedGoesFirstThenWhatIsCold) {
 TEST_F(PrefixCacheTest, ATextGetsTheIdsThatTheModelWrote) {
   const Tokenizer& t = NanoTokenizer();
   const std::string user = "<｜User｜>", text = "Hello there, what is this?";
-  // The same text in single characters, as a model may write it.
+  // The same text with one token per character, as a model may write it.
   Ids written = t.Encode(user);
   for (const char c : text) written = Joined(written, t.Encode(std::string_view(&c, 1)));
   ASSERT_NE(written, t.Encode(user + text));
@@ -162,10 +162,10 @@ TEST_F(PrefixCacheTest, ATextGetsTheIdsThatTheModelWrote) {
   const Ids tail = t.Encode(user + "more");
   EXPECT_EQ(Encode(user + text + user + "more"), Joined(written, tail));
   EXPECT_EQ(Encode(user + "a form\n" + text + user + "more"), Joined(written, tail));
-  // Only where no token can reach over the seam.
+  // Only if no token can span the seam.
   EXPECT_EQ(Encode(user + text + " more"), t.Encode(user + text + " more"));
   EXPECT_EQ(Encode(user + text), t.Encode(user + text));
-  // Texts stay while a cut behind them does.
+  // Texts stay while a cached prefix after them stays.
   Put(Joined(written, tail));
   (void)cache_.Evict();
   EXPECT_EQ(Encode(user + text + user + "more" + user), Joined(Joined(written, tail), t.Encode(user)));
@@ -175,7 +175,7 @@ TEST_F(PrefixCacheTest, ATextGetsTheIdsThatTheModelWrote) {
   EXPECT_EQ(Encode(user + text + user + "more"), t.Encode(user + text + user + "more"));
 }
 
-// A prompt that a client sends as ids may spell a text in any way, its special tokens letter by letter.
+// A client may send a prompt as ids with any split of the text, even with special tokens letter by letter.
 TEST_F(PrefixCacheTest, IdsOfAClientTeachNothing) {
   const Tokenizer& t = NanoTokenizer();
   const std::string text = "<｜User｜>Be brief.<｜Assistant｜>";
@@ -208,7 +208,8 @@ TEST_F(PrefixCacheTest, ARealTurnDoesNotStandForContentThatSpellsIt) {
   EXPECT_EQ(as_text.back(), t.Encode(next).back());
 }
 
-// The encoder sees a call where the model spelt one, or text where it wrote a special token: not the same conversation.
+// The encoder sees a call where the model only spelled one, or text where the model wrote a special token. Such
+// conversations differ.
 TEST_F(PrefixCacheTest, AFormWithOtherSpecialTokensIsNotTheSame) {
   const Tokenizer& t = NanoTokenizer();
   const std::string user = "<｜User｜>";
@@ -232,7 +233,7 @@ TEST_F(PrefixCacheTest, TenantsAreApart) {
   tenant_ = "";
   EXPECT_EQ(cache_.Find(tenant_, Counting(100, 41)).snapshot->tokens().size(), 40u);
   EXPECT_EQ(Encode(user + "Hello there" + user), Joined(written, t.Encode(user)));
-  // What memory there is serves all.
+  // All tenants share the memory.
   EXPECT_EQ(cache_.num_in_memory(), 3);
   while (cache_.Evict()) {
   }
@@ -240,7 +241,7 @@ TEST_F(PrefixCacheTest, TenantsAreApart) {
 }
 
 #ifdef __GLIBC__
-// Few ids and texts, so nearly all of it is the index's own.
+// Few ids and texts, so nearly all of the memory belongs to the index.
 TEST_F(PrefixCacheTest, AFileOnDiskTakesLittleMemory) {
   const dsv4::test::TempDir folder;
   constexpr int kFiles = 4000;
@@ -256,7 +257,7 @@ TEST_F(PrefixCacheTest, AFileOnDiskTakesLittleMemory) {
   const auto before = static_cast<int64_t>(::mallinfo2().uordblks);
   const PrefixCache reader(engine_, NanoTokenizer(), metrics_, options);
   ASSERT_EQ(reader.num_on_disk(), kFiles);
-  // Some 580; a map of each node's children made it 740. A memory checker's allocator tells nothing.
+  // About 580 bytes; with a map of each node's children it was 740. Allocators of memory checkers report nothing.
   EXPECT_LT(static_cast<int64_t>(::mallinfo2().uordblks) - before, 660 * kFiles);
 }
 #endif
@@ -280,7 +281,7 @@ TEST(Tenants, AreOneAKeyWhereThereAreSeveral) {
   EXPECT_EQ(TenantsOf({"a", "b"}, true), (std::vector<std::string>{"", ""}));
   const auto tenants = TenantsOf({"a", "b"}, false);
   EXPECT_NE(tenants[0], tenants[1]);
-  EXPECT_EQ(TenantsOf({"c", "b"}, false)[1], tenants[1]);  // found again with other keys beside it
+  EXPECT_EQ(TenantsOf({"c", "b"}, false)[1], tenants[1]);  // found again among other keys
 }
 
 }  // namespace

@@ -72,11 +72,11 @@ TEST(Access, AddressesAreCountedWithinABound) {
   const auto wrong = [&](const std::string& peer) {
     return StatusOf(access.Check(From("", {{"x-api-key", "wrong"}}, peer), kNow));
   };
-  // One network of IPv6 is one address.
+  // One IPv6 network counts as one address.
   int refused = 0;
   for (int i = 0; i < 100; ++i) refused += wrong("2001:db8::" + std::to_string(i)) == 429 ? 1 : 0;
   EXPECT_EQ(refused, 80);
-  // Beyond what is counted each, all others share a count.
+  // Beyond the addresses with their own count, all others share one.
   refused = 0;
   for (int i = 0; i < 10000; ++i)
     refused += wrong("10." + std::to_string(i / 256) + "." + std::to_string(i % 256) + ".1") == 429 ? 1 : 0;

@@ -1,4 +1,4 @@
-// An HTTP server on a free port, whose paths say what is to become of a request, and a client that sends what it likes.
+// An HTTP server on a free port whose paths choose how a request is handled, and a client that can send anything.
 #pragma once
 
 #include <arpa/inet.h>
@@ -28,7 +28,7 @@
 namespace dsv4::server {
 
 inline constexpr size_t kMaxBody = 100000;
-inline constexpr std::chrono::milliseconds kPatience{20000};  // ends what would hang
+inline constexpr std::chrono::milliseconds kPatience{20000};  // ends a test that would hang
 
 class HttpClient {
  public:
@@ -46,7 +46,7 @@ class HttpClient {
   ~HttpClient() { ::close(fd_); }
   HttpClient(const HttpClient&) = delete;
 
-  // False: the server takes no more.
+  // Returns false if the server takes no more.
   bool Send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -55,7 +55,7 @@ class HttpClient {
     }
     return true;
   }
-  // What comes until the server ends the connection, or until `time` is over.
+  // Returns what arrives until the server ends the connection or `time` is over.
   std::string Read(milliseconds time = kPatience, size_t most = std::string::npos) {
     std::string text;
     const auto end = std::chrono::steady_clock::now() + time;
@@ -89,7 +89,7 @@ class Http : public ::testing::Test {
     Stop();
     held_.reset();
     kept_.clear();
-    server_.reset();  // tells what it closes
+    server_.reset();  // its destructor reports the connections that it closes
   }
   void Stop() {
     if (!thread_.joinable()) return;
@@ -164,7 +164,7 @@ class Http : public ::testing::Test {
     const std::lock_guard lock(mutex_);
     return done_.size();
   }
-  // What `call` finds on the I/O thread.
+  // Returns the result of `call` on the I/O thread.
   template <typename Call>
   auto OnIoThread(Call call) {
     std::promise<decltype(call())> found;
@@ -185,8 +185,8 @@ class Http : public ::testing::Test {
   size_t longest_method_ = 0;
   std::atomic<int> num_handled_{0}, num_pressed_{0};
   ExchangePtr held_;
-  std::vector<ExchangePtr> kept_;                              // all of these
-  std::map<std::string, std::shared_ptr<RequestNote>> notes_;  // by path, of the next request; set before Start
+  std::vector<ExchangePtr> kept_;                              // all exchanges of a path
+  std::map<std::string, std::shared_ptr<RequestNote>> notes_;  // by path, for the next request; set before Start
 };
 
 }  // namespace dsv4::server

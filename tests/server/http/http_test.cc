@@ -1,4 +1,4 @@
-// What a connection may hold and how long it may take, against a server on a free port.
+// Limits of memory and time for connections, with a server on a free port.
 #include "server/http/http.h"
 
 #include <malloc.h>
@@ -35,7 +35,7 @@ TEST_F(Http, AChunkExtensionOrATrailerThatNeverEndsIsRefused) {
   for (const std::string& begin : {std::string("1;"), std::string("0\r\nx: "), std::string("0;")}) {
     HttpClient client(server_->port());
     client.Send(std::string(kChunked) + begin);
-    client.Send(forever);  // cut short by the server
+    client.Send(forever);  // the server cuts it off
     const std::string reply = client.Read();
     EXPECT_TRUE(reply.empty() || StatusLine(reply) == "HTTP/1.1 431") << begin << reply.substr(0, 100);
     EXPECT_EQ(WaitForDone(num_done() == 0 ? 1 : num_done()).status, 431);
@@ -48,7 +48,7 @@ TEST_F(Http, ManySmallExtensionsAndTrailerLinesCount) {
   std::string chunks;
   for (int i = 0; i < 200; ++i) chunks += "1;" + std::string(1000, 'x') + "\r\na\r\n";
   EXPECT_EQ(StatusLine(Ask(std::string(kChunked) + chunks + "0\r\n\r\n")), "HTTP/1.1 431");
-  // A chunk for every byte is all right.
+  // One chunk per byte is allowed.
   chunks.clear();
   for (int i = 0; i < 50000; ++i) chunks += "1\r\na\r\n";
   const std::string reply = Ask(std::string(kChunked) + chunks + "0\r\nx: y\r\n\r\n");
@@ -71,7 +71,7 @@ TEST_F(Http, WhatFollowsARefusalIsNotRead) {
   for (int i = 0; i < 2000; ++i) many += "GET /x HTTP/9.9\r\n\r\n";
   client.Send(many);
   bool takes = true;
-  for (int i = 0; i < 1500 && takes; ++i) {  // goes on for as long as the server listens
+  for (int i = 0; i < 1500 && takes; ++i) {  // sends while the server takes bytes
     takes = client.Send(many.substr(0, 100));
     std::this_thread::sleep_for(milliseconds(20));
   }
@@ -135,7 +135,7 @@ TEST_F(Http, RequestsThatNobodyReadsTheRepliesOfWait) {
   for (int i = 0; i < 100; ++i) many += "GET /large HTTP/1.1\r\n\r\n";  // 100 MB of replies
   client.Send(many);
   std::this_thread::sleep_for(milliseconds(500));
-  EXPECT_LT(num_handled_, 20);  // what the sockets hold
+  EXPECT_LT(num_handled_, 20);  // up to what the sockets hold
 }
 
 TEST_F(Http, RequestsBehindOneWaitAndAreAnsweredInOrder) {
@@ -144,7 +144,7 @@ TEST_F(Http, RequestsBehindOneWaitAndAreAnsweredInOrder) {
   const std::string padding(90000, '.');
   HttpClient client(server_->port(), 4096);
   std::atomic<int> num_sent{0};
-  std::thread sender([&] {  // 36 MB, which no socket holds
+  std::thread sender([&] {  // 36 MB, more than any socket holds
     for (int i = 0; i < kRequests; ++i) {
       const std::string body = std::to_string(i) + padding;
       if (!client.Send("POST /echo HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body))
@@ -154,7 +154,7 @@ TEST_F(Http, RequestsBehindOneWaitAndAreAnsweredInOrder) {
   });
   std::this_thread::sleep_for(milliseconds(1000));
   EXPECT_LT(num_sent, kRequests);
-  EXPECT_LT(server_->body_bytes(), 2 * padding.size());  // of one request
+  EXPECT_LT(server_->body_bytes(), 2 * padding.size());  // of about one request
   std::string replies;
   size_t at = 0;
   for (int i = 0; i < kRequests; ++i) {
@@ -176,7 +176,7 @@ TEST_F(Http, RequestsBehindOneWaitAndAreAnsweredInOrder) {
 TEST_F(Http, AClientThatLeavesIsNoticedBehindRequestsThatAreNotRead) {
   Start();
   HttpClient client(server_->port());
-  // More than is read behind the first request, less than the sockets hold.
+  // More than is read after the first request, less than the sockets hold.
   client.Send("GET /hold HTTP/1.1\r\n\r\n" + std::string(110000, ' '));
   std::this_thread::sleep_for(milliseconds(500));
   EXPECT_EQ(num_done(), 0u);
@@ -186,13 +186,13 @@ TEST_F(Http, AClientThatLeavesIsNoticedBehindRequestsThatAreNotRead) {
   held_.reset();
 }
 
-// Nothing but its end tells a client of HTTP/1.0 that a stream is complete.
+// A client of HTTP/1.0 recognizes the end of a stream only by the end of the connection.
 TEST_F(Http, AnOldClientsStreamEndsAtOnce) {
   Start();
   HttpClient client(server_->port());
   client.Send("GET /later HTTP/1.0\r\n\r\n");
   EXPECT_EQ(StatusLine(client.Read(kPatience, 12)), "HTTP/1.1 200");
-  client.Read(milliseconds(200));  // all that is written is here
+  client.Read(milliseconds(200));  // everything written so far has arrived
   held_->FinishStream();
   held_.reset();
   client.Read();
@@ -224,7 +224,7 @@ TEST_F(Http, ABodyMustKeepUpItsRate) {
     reply = slow.Read(milliseconds(100), 12);
   }
   EXPECT_EQ(reply, "HTTP/1.1 408");
-  // One that keeps up, for longer than the time-out. A machine that stops it for a second makes it slow: once more.
+  // A client that keeps the rate for longer than the timeout. Repeated, because the machine may stop it for a second.
   for (int tries = 0; tries < 10; ++tries) {
     HttpClient steady(server_->port());
     steady.Send(head);
@@ -245,7 +245,7 @@ TEST_F(Http, AReaderMustKeepUpTheRate) {
   size_t read = 0;
   for (int i = 0; i < 400 && !client.ended() && (num_done() == 0 || num_busy() > 0); ++i) {
     read += client.Read(kPatience, 500).size();
-    std::this_thread::sleep_for(milliseconds(50));  // some 10 kB a second
+    std::this_thread::sleep_for(milliseconds(50));  // about 10 kB per second
   }
   EXPECT_LT(read, size_t{1} << 20);
   EXPECT_EQ(num_busy(), 0u);
@@ -285,7 +285,7 @@ TEST_F(Http, RepliesThatNobodyTakesHaveOneBudget) {
   for (int i = 0; i < 2000 && StatusLine(taken) != "HTTP/1.1 200"; ++i)
     taken = Ask("GET /large HTTP/1.1\r\nConnection: close\r\n\r\n");
   EXPECT_GT(taken.size(), size_t{1} << 20);
-  // One after the other: what was taken is free again.
+  // One after the other: a reply that was taken no longer counts.
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(StatusLine(Ask("GET /large HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200");
 }
@@ -293,13 +293,13 @@ TEST_F(Http, RepliesThatNobodyTakesHaveOneBudget) {
 TEST_F(Http, AStreamBeyondTheBudgetOfRepliesIsDropped) {
   Start({.pressure_bytes = 16 << 10, .max_unsent_total = 4 << 20});
   HttpClient first(server_->port(), 4096), second(server_->port(), 4096);
-  first.Send("GET /stream HTTP/1.1\r\n\r\n");  // 4 MiB, of which sockets take little
+  first.Send("GET /stream HTTP/1.1\r\n\r\n");  // 4 MiB; sockets take little of it
   EXPECT_EQ(WaitForDone().incomplete, "");
   second.Send("GET /stream HTTP/1.1\r\n\r\n");
   EXPECT_EQ(WaitForDone(2).incomplete, "slow reader");  // below max_unsent_bytes
 }
 
-// What is allocated, in bytes; 0 where nobody counts, as under a sanitizer.
+// Allocated bytes; 0 if the allocator has no counters, as under a sanitizer.
 size_t HeapBytes() {
   const auto info = ::mallinfo2();
   return info.uordblks + info.hblkhd;
@@ -317,7 +317,7 @@ TEST_F(Http, ConnectionsHoldNoMoreThanTheirLimits) {
     std::this_thread::sleep_for(milliseconds(300));
     return HeapBytes() < before ? 0 : (HeapBytes() - before) / kClients;
   };
-  // Lines that are short: the parser makes a field of each.
+  // Short lines: the parser makes a field of each.
   std::string lines = "GET /x HTTP/1.1\r\n";
   while (lines.size() < 30000) lines += "a:\r\n";
   EXPECT_LT(held_by_each(lines), 64u << 10);
@@ -362,7 +362,7 @@ TEST_F(Http, ASilentConnectionIsClosed) {
   HttpClient fresh(server_->port());
   std::unique_ptr<HttpClient> used;
   std::string reply;
-  for (int i = 0; i < 20 && reply.empty(); ++i) {  // again where it was held up for a second
+  for (int i = 0; i < 20 && reply.empty(); ++i) {  // tries again if the machine was stopped for a second
     used = std::make_unique<HttpClient>(server_->port());
     used->Send("GET /echo HTTP/1.1\r\n\r\n");
     reply = used->Read(kPatience, 12);
@@ -410,7 +410,7 @@ TEST_F(Http, ARequestThatFindsNoMemoryGetsA503AndTheServerGoesOn) {
   EXPECT_EQ(StatusLine(Ask("GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200");
 }
 
-// Of the I/O thread: at any allocation of a connection and its request.
+// At any allocation of the I/O thread for a connection and its request.
 TEST_F(Http, WhereverMemoryEndsTheNextRequestIsAnswered) {
   Start();
   for (int64_t left = 0, failed = -1; failed != test::num_failed_allocations; ++left) {
@@ -451,8 +451,8 @@ TEST_F(Http, AHandlerOnAnotherThreadMayRunOutOfMemory) {
 
 // ---- The end
 
-// The first request's note is the last thing but its connection that its exchange lets go of: there all others let go
-// of the connection. The second one's goes with the connection.
+// When the exchange of /hold is dropped, its note is destroyed last, just before its connection. By then all other
+// owners have dropped the connection. The note of /echo is destroyed with the connection.
 TEST_F(Http, AConnectionEndsOnTheIoThreadWhoeverDropsItsExchange) {
   std::optional<HttpClient> client;
   std::promise<std::thread::id> ended;

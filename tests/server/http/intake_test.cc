@@ -1,4 +1,4 @@
-// How one request arrives, by a clock that the test holds.
+// The arrival of one request, with a clock of the test.
 #include "server/http/intake.h"
 
 #include <chrono>
@@ -17,12 +17,12 @@ TEST(Arrival, IsLateByItsRateInEachWindow) {
   auto now = std::chrono::steady_clock::now();
   arrival.Begin(now);
   arrival.HeaderIsDone(now += milliseconds(500));
-  for (int i = 1; i <= 1000; ++i) {  // 41 kB a second
+  for (int i = 1; i <= 1000; ++i) {  // 41 kB per second
     arrival.Count(5000, 5000);
     EXPECT_FALSE(arrival.IsLate(now += milliseconds(120), limits)) << i;
   }
   bool late = false;
-  for (int i = 0; i < 30; ++i) {  // 8 kB a second, however much came before
+  for (int i = 0; i < 30; ++i) {  // 8 kB per second, whatever came before
     arrival.Count(1000, 1000);
     late = arrival.IsLate(now += milliseconds(120), limits) || late;
   }

@@ -1,4 +1,4 @@
-// What the server tells of experts: metrics, and the file of --count-experts.
+// Expert statistics of a server: metrics, and the file of --count-experts.
 #include "server/metrics/expert_watch.h"
 
 #include <filesystem>
@@ -37,14 +37,14 @@ ExpertUse SomeUse() {
           .wait_seconds = 0.5};
 }
 
-// As after a request more.
+// As after one more request.
 void Count(ExpertUse* use) {
   for (uint64_t& chosen : use->counts.chosen) chosen += 10;
 }
 
 constexpr auto kMinute = ExpertWatch::kWriteEvery;
 
-// From the beginning, not from the first step on.
+// From the start, not from the first step.
 TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
   FakeEngine engine(10);
   Metrics metrics("m");
@@ -102,7 +102,7 @@ TEST_F(ExpertWatchFile, IsWrittenOnceAMinuteAndAtTheEndAlsoOfAnIdleServer) {
   EXPECT_EQ(Written(), std::vector<uint64_t>()) << "once a minute";
   const auto minute = watch.next_write();
   ASSERT_TRUE(minute);
-  EXPECT_TRUE(watch.Look(/*idle=*/false, *minute).ok()) << "idle, but for streams that nobody reads";
+  EXPECT_TRUE(watch.Look(/*idle=*/false, *minute).ok()) << "idle, except for streams that no client reads";
   EXPECT_EQ(Written(), tens_) << "without what was counted before";
   EXPECT_FALSE(watch.next_write()) << "nothing to wake for";
   Count(&engine_.use);
@@ -142,7 +142,7 @@ TEST_F(ExpertWatchFile, IsTriedAgainEachMinuteAndToldOfOnce) {
   EXPECT_EQ(ReadExpertCounts(folder + "/counts")->chosen, tens_);
   std::filesystem::remove_all(folder);
   Count(&engine_.use);
-  EXPECT_FALSE(watch.Look(true, now += kMinute).ok()) << "another failure is told of";
+  EXPECT_FALSE(watch.Look(true, now += kMinute).ok()) << "another failure is reported";
 }
 
 class SchedulerExperts : public SchedulerTest {};
@@ -165,7 +165,7 @@ TEST_F(SchedulerExperts, CountsAreShownAfterAReplyAndKeptWhenItStops) {
   EXPECT_GT(counts->chosen.front(), 5u);
 }
 
-// No request comes that would wake it.
+// Although no request wakes the engine.
 TEST_F(SchedulerExperts, CountsOfAnIdleServerAreWritten) {
   const test::TempDir temp;
   engine_.use = SomeUse();

@@ -1,4 +1,4 @@
-// The times of steps: what is fitted, and the budgets that follow from it.
+// Predicted step times and the budgets that follow from them.
 #include "server/metrics/step_times.h"
 
 #include <random>
@@ -14,7 +14,7 @@ double Seconds(int64_t generating, int64_t prompt_tokens) {
 
 TEST(StepTimes, FindsTheCostsOfMixedSteps) {
   StepTimes times;
-  EXPECT_EQ(times.PromptTokens(4, 0.1, 512), 32);  // never timed
+  EXPECT_EQ(times.PromptTokens(4, 0.1, 512), 32);  // no prompt was timed
   EXPECT_EQ(times.Sequences(0.1, 64), 64);
   std::mt19937 random(1);
   for (int i = 0; i < 300; ++i) {
@@ -32,7 +32,7 @@ TEST(StepTimes, FindsTheCostsOfMixedSteps) {
   const int64_t sequences = times.Sequences(0.02, 64);  // 0.016 s are left
   EXPECT_GE(sequences, 29);
   EXPECT_LE(sequences, 33);
-  EXPECT_EQ(times.Sequences(0.001, 64), 64);  // not even one: no limit helps
+  EXPECT_EQ(times.Sequences(0.001, 64), 64);  // one sequence alone is too slow: no limit would help
 }
 
 TEST(StepTimes, KeepsADistanceWhereTimesScatter) {

@@ -17,7 +17,7 @@ namespace {
 
 using boost::asio::ip::tcp;
 
-// Takes connections, and never answers.
+// Accepts connections and never answers.
 struct SilentCollector {
   boost::asio::io_context context;
   tcp::acceptor acceptor{context, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0)};
@@ -32,10 +32,10 @@ TEST(SpanExporter, KeepsABoundedNumberForACollectorThatDoesNotTakeThem) {
   request.note = std::make_shared<RequestNote>();
   request.note->trace = NewTrace();
   for (int i = 0; i < 10000; ++i) (*exporter)->Add(request, {.status = 200, .complete = true});
-  // 4,096 wait at most, and at most 512 are on their way.
+  // At most 4,096 wait and at most 512 are being sent.
   EXPECT_GE((*exporter)->counts().dropped, 10000u - 4096 - 512);
   EXPECT_EQ((*exporter)->counts().sent, 0u);
-  collector.reset();  // what is on its way fails at once
+  collector.reset();  // the pending batch fails at once
 }
 
 TEST(SpanExporter, AThreadWithoutMemoryDropsAndGoesOn) {

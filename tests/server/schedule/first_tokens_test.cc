@@ -1,4 +1,4 @@
-// When prompts that come together have their first tokens.
+// First-token times of prompts that arrive together.
 #include <algorithm>
 #include <numeric>
 
@@ -7,7 +7,7 @@
 namespace dsv4::server {
 namespace {
 
-// How much the engine has read when each prompt's first token comes, in times of all prompts, sorted.
+// Returns the tokens that the engine has processed at each prompt's first token, as a fraction of all prompts, sorted.
 class FirstTokens : public SchedulerTest {
  protected:
   std::vector<double> Read(size_t prompts, size_t length, int64_t tokens) {
@@ -34,7 +34,8 @@ class FirstTokens : public SchedulerTest {
   }
 };
 
-// Steps of 4,096 hold eight prompts, whatever runs beside them: the 32nd ends with the fourth, the 33rd with the fifth.
+// A step of 4,096 tokens holds eight prompts, whatever else runs. The 32nd ends with the fourth step, the 33rd with the
+// fifth.
 TEST_F(FirstTokens, DoNotWaitForThePromptsBehindThem) {
   Start({.max_running = 64, .prefill_chunk = 4096, .max_gap_s = 0, .prefix_cache = {.enabled = false}});
   const std::vector<double> times = Read(64, 512, 20);
@@ -46,7 +47,7 @@ TEST_F(FirstTokens, DoNotWaitForThePromptsBehindThem) {
   EXPECT_EQ(std::count_if(engine_.step_tokens.begin(), engine_.step_tokens.end(), [](int64_t n) { return n > 64; }), 8);
 }
 
-// Prompts that need several steps each do not all end with the last of them.
+// Prompts that need several steps each do not all end in the last step.
 TEST_F(FirstTokens, OfLongPromptsComeOneAfterAnother) {
   Start({.prefill_chunk = 4096, .max_gap_s = 0, .prefix_cache = {.enabled = false}});
   const std::vector<double> times = Read(8, 4000, 20);

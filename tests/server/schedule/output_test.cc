@@ -1,4 +1,4 @@
-// Tokens to what clients see, the constraint of names, and log-probabilities.
+// The output writer, the constraint of names, and log-probabilities.
 #include "server/schedule/output.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ GenerationParams ChatParams(bool thinking = false) {
   return params;
 }
 
-// Everything that a reply of this text gives.
+// All outputs for a reply with this text.
 struct Written {
   std::string text, content, reasoning, arguments;
   std::vector<std::string> calls;
@@ -77,7 +77,7 @@ TEST(OutputWriter, ACallThatWasCutOffKeepsOpenArguments) {
     for (const OutputDelta& d : out.deltas) {
       if (d.kind == OutputDelta::Kind::kToolCallArguments) arguments += d.text;
       complete = complete || d.kind == OutputDelta::Kind::kToolCallEnd;
-      // The beginning of a tag is text until the tag is complete.
+      // The beginning of a tag counts as text until the tag is complete.
       if (d.kind == OutputDelta::Kind::kContent) {
         EXPECT_TRUE(std::string_view("<｜DSML｜tool_calls>").starts_with(d.text)) << d.text;
         EXPECT_TRUE(arguments.empty());
@@ -110,7 +110,7 @@ TEST(OutputWriter, NoCallWhereNoneIsAllowedAndOneWhereOneIs) {
 TEST(OutputWriter, RenderedIsWhatTheEncoderWillWrite) {
   const GenerationParams params = ChatParams(true);
   OutputWriter writer(NanoTokenizer(), params);
-  // The model's own spelling: one newline instead of two, no blank in the list.
+  // Spelled in the model's own way: one newline instead of two, no blank in the list.
   const std::string reply = "Hm.</think>Sure." + std::string(kCall).substr(1) + kCallsEnd;
   Write(writer, reply);
   const auto rendered = writer.Rendered();
@@ -118,11 +118,11 @@ TEST(OutputWriter, RenderedIsWhatTheEncoderWillWrite) {
   EXPECT_NE(rendered->text, reply);
   EXPECT_TRUE(rendered->text.starts_with("Hm.</think>Sure.\n\n<｜DSML｜tool_calls>")) << rendered->text;
   EXPECT_NE(rendered->text.find("[1, 2]"), std::string::npos);
-  // What a client will send back as content is told apart from the encoder's own.
+  // The ranges separate the content, which a client will send back, from the text of the encoder.
   ASSERT_GE(rendered->content_ranges.size(), 2u);
   EXPECT_EQ(rendered->content_ranges[0], (TextRange{0, 3}));
   EXPECT_EQ(rendered->content_ranges[1], (TextRange{11, 16}));
-  // Reasoning without an end would be given one.
+  // The encoder would close open reasoning.
   OutputWriter open(NanoTokenizer(), params);
   Write(open, "Hm, and then");
   EXPECT_FALSE(open.Rendered().has_value());
@@ -135,7 +135,7 @@ TEST(ChoiceConstraint, SpellsOneOfTheChoices) {
     std::string text;
     while (!constraint.done()) {
       const std::span<const uint32_t> allowed = constraint.Allowed();
-      TokenId next = -1;  // the longest allowed token on the way to the wanted text
+      TokenId next = -1;  // the longest allowed token that continues the expected text
       for (TokenId id = 0; id < NanoTokenizer().vocab_size(); ++id) {
         const std::string_view bytes = NanoTokenizer().TokenBytes(id);
         if ((allowed[static_cast<size_t>(id) / 32] >> (id % 32) & 1) == 0 ||

@@ -1,4 +1,4 @@
-// What sequences hold that wait for a place in the batch, and rows of logits that have had their turn.
+// Memory of sequences that wait for a place in the batch, and of logits rows that have been used.
 #include <malloc.h>
 
 #include <string>
@@ -10,13 +10,13 @@ namespace dsv4::server {
 
 namespace {
 
-// What is allocated, in bytes; 0 where nobody counts, as under a sanitizer.
+// Allocated bytes; 0 if the allocator has no counters, as under a sanitizer.
 size_t HeapNow() {
   const auto info = ::mallinfo2();
   return info.uordblks + info.hblkhd;
 }
 
-// Of one request, whose sequences share what was asked for.
+// The sequences of one request share the request's parameters.
 TEST_F(SchedulerTest, SequencesThatWaitHoldLittle) {
   constexpr size_t kWaiting = 500;
   Start({.max_running = 1, .max_waiting = 1000});
@@ -55,7 +55,7 @@ TEST_F(SchedulerTest, RowsOfPromptsAreLetGoOfWhenTheyHaveBeenRead) {
   });
   scheduler_->SetPaused(client->job, true);
   const size_t row = static_cast<size_t>(engine_.info().vocab_size) * sizeof(float), after = HeapNow();
-  // Samplers and rows of one step: some ten rows each; the rows of a prompt are 100.
+  // Samplers and rows of one step: about ten rows each. The rows of a prompt are 100.
   EXPECT_LT(after < before ? 0 : (after - before) / kPrompts, 40 * row);
   scheduler_->SetPaused(client->job, false);
   scheduler_->Cancel(client->job);

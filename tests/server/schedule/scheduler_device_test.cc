@@ -1,4 +1,4 @@
-// The scheduler over a device that fails.
+// The scheduler with a device that fails.
 #include "server/schedule/scheduler_fixture.h"
 #include "server/schedule/sequence.h"
 
@@ -85,7 +85,7 @@ TEST_F(SchedulerDevice, ADeviceThatFailsWhileTheServerDrainsIsNotOpenedAnew) {
   engine_.broken = true;
   Wait(stream);
   EXPECT_EQ(stream->error.message(), "the fake device failed");
-  const auto late = Submit({{100}}, 5);  // was being read when the signal came
+  const auto late = Submit({{100}}, 5);  // its request was being read when the signal came
   Wait(late);
   EXPECT_EQ(late->error.message(), "the fake device failed");
   EXPECT_EQ(restarts, 0);
@@ -101,7 +101,7 @@ TEST_F(SchedulerDevice, LoadingThatHangsIsSeenAndLoadingThatGoesOnIsNot) {
       for (int i = 0; i < 60000 && opened_ns == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (pieces < 3) return;
-    const double stuck = scheduler_->SecondsStuck();  // since the piece before, which ended behind opened_ns
+    const double stuck = scheduler_->SecondsStuck();  // since the piece before, which ended after opened_ns
     EXPECT_LE(stuck, static_cast<double>(NowNs() - opened_ns) * 1e-9);
   };
   Start();

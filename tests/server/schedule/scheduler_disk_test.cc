@@ -1,4 +1,4 @@
-// The scheduler under pressure: common beginnings in little memory, and KV that goes to disk and comes back.
+// The scheduler under memory pressure: shared prefixes in little memory, and KV that moves to disk and back.
 #include <filesystem>
 
 #include "io/test_files.h"
@@ -9,8 +9,8 @@ namespace {
 
 class Storm : public SchedulerTest, public ::testing::WithParamInterface<bool> {};
 
-// Prompts that share beginnings in all ways, several replies each, little memory, some cancelled: all are answered,
-// right.
+// Prompts with shared prefixes of all kinds, several replies each, little memory, and some cancellations: all get the
+// right replies.
 TEST_P(Storm, OfCommonBeginningsIsAnswered) {
   const dsv4::test::TempDir folder;
   PrefixCacheOptions cache{.interval = 50};
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(, Storm, ::testing::Bool(), [](const auto& p) { return 
 
 class SchedulerDisk : public SchedulerTest {
  protected:
-  // Room for about 1,900 tokens; files are read and written while the gate is open.
+  // Memory for about 1,900 tokens. Files are read and written while `open_` is set.
   void StartWithDisk(int64_t queue_bytes = 1 << 20, int64_t kv_budget_bytes = 20000) {
     engine_.before_io = [this] {
       ++num_io_;
@@ -75,13 +75,13 @@ class SchedulerDisk : public SchedulerTest {
   }
   ~SchedulerDisk() override {
     open_ = true;
-    scheduler_.reset();  // before what its files need
+    scheduler_.reset();  // before the objects that its files use
   }
   void WaitForIo(int number) {
     for (int i = 0; i < 10000 && num_io_ < number; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ASSERT_GE(num_io_, number);
   }
-  void WaitForSilence() {  // the thread has nothing to do
+  void WaitForSilence() {  // waits until the file thread has nothing to do
     for (int i = 0; i < 10000 && scheduler_->SecondsStuck() > 0; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_EQ(scheduler_->SecondsStuck(), 0);
@@ -108,7 +108,7 @@ TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsWritten) {
   EXPECT_EQ(stream->tokens[0], Counting(2001, 1700));
   EXPECT_EQ(Metric("dsv4_kv_disk_total", "event=\"written\""), 0);
   WaitIdle();
-  // What waits to be written can be gone on from.
+  // A prompt can continue from a prefix that waits to be written.
   const auto again = Submit({Counting(100, 300)}, 5);
   Wait(again);
   EXPECT_EQ(again->counts[0].cached, 299);
@@ -125,7 +125,7 @@ TEST_F(SchedulerDisk, ADiskThatHangsShowsInHealth) {
   WaitIdle();
   WaitForSilence();
   open_ = false;
-  const auto stream = Submit({{2000}}, 1700);  // needs what several files would free; one of them may wait
+  const auto stream = Submit({{2000}}, 1700);  // needs the memory of several files; one of them may wait
   for (int i = 0; i < 10000 && scheduler_->SecondsStuck() < 0.1; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_GE(scheduler_->SecondsStuck(), 0.1);
@@ -140,8 +140,9 @@ TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsRead) {
   StartWithDisk();
   Wait(Submit({Counting(100, 300)}, 5));
   WaitIdle();
-  scheduler_.reset();                                                  // writes it
-  StartWithDisk(/*queue_bytes=*/1 << 20, /*kv_budget_bytes=*/200000);  // the stream must not push out what was read
+  scheduler_.reset();  // writes it
+  StartWithDisk(/*queue_bytes=*/1 << 20,
+                /*kv_budget_bytes=*/200000);  // large enough that the stream does not evict the loaded prefix
   EXPECT_GE(Metric("dsv4_cached_prefixes", "place=\"disk\""), 1);
   num_io_ = 0;
   open_ = false;
@@ -162,7 +163,7 @@ TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsRead) {
   EXPECT_EQ(too->tokens[0], Counting(400, 3));
   EXPECT_EQ(Metric("dsv4_prefix_hit_total", "place=\"disk\""), 1);
   scheduler_->Cancel(stream->job);
-  // Alone, a prompt that waits for its file keeps nobody busy.
+  // A prompt that waits for its file, and nothing else, does not keep the engine busy.
   WaitIdle();
 }
 
@@ -186,9 +187,9 @@ TEST_F(SchedulerDisk, FilesOfAnotherModelOrWithoutAnOwnerAreNotUsedAndGoFirst) {
   Wait(Submit({Counting(100, 300)}, 5));
   WaitIdle();
   scheduler_.reset();
-  // the prompt's cut, and the reply's
+  // the prefix of the prompt, and the prefix of the reply
   ASSERT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2);
-  // As an older server wrote it: no note that says whose it is.
+  // Written as by an older server: no note that names the tenant.
   (void)FakeImage(Counting(1000, 300), {}, engine_.fingerprint, "").Write(folder_.path() + "/old.dsv4kv");
   engine_.fingerprint = "with one expert changed";
   (void)FakeImage(Counting(2000, 300), {}, engine_.fingerprint, "\x03\0\0\0").Write(folder_.path() + "/other.dsv4kv");
@@ -203,7 +204,7 @@ TEST_F(SchedulerDisk, FilesOfAnotherModelOrWithoutAnOwnerAreNotUsedAndGoFirst) {
   }
   WaitIdle();
   scheduler_.reset();
-  // They count, and make room before anything else does.
+  // They count toward the limit, and are removed before anything else.
   Start({.kv_budget_bytes = 20000,
          .prefix_cache = {.disk = folder_.path(), .disk_bytes = 9000, .disk_queue_bytes = 1 << 20}});
   EXPECT_GE(Metric("dsv4_kv_disk_total", "event=\"removed\""), 2);

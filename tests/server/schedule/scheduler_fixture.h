@@ -1,4 +1,4 @@
-// A scheduler over an engine that fails on request, and clients that take down what they get.
+// A scheduler with an engine whose faults can be requested, and clients that record what they receive.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@ namespace dsv4::server {
 
 using Ids = std::vector<TokenId>;
 
-// What a client of one job has received.
+// Everything that the client of one job has received.
 struct Client {
   std::shared_ptr<Job> job = std::make_shared<Job>();
   std::vector<Ids> tokens;
@@ -28,13 +28,13 @@ struct Client {
   std::vector<TokenCounts> counts;
   Status error;
   size_t open = 0;
-  int place = 0;  // among all clients, in the order in which they ended
+  int place = 0;  // the order in which all clients ended
 };
 
 class SchedulerTest : public ::testing::Test {
  protected:
   ~SchedulerTest() override {
-    scheduler_.reset();  // before what its thread uses
+    scheduler_.reset();  // before the objects that its thread uses
   }
 
   void Start(SchedulerOptions options = {}) {
@@ -89,7 +89,7 @@ class SchedulerTest : public ::testing::Test {
   void Wait(const std::shared_ptr<Client>& client) {
     WaitFor([&] { return client->open == 0; });
   }
-  // The first series whose labels end like this.
+  // The value of the first series whose labels end with `labels`.
   double Metric(const std::string& name, const std::string& labels = "") {
     Gauges gauges;
     scheduler_->Fill(&gauges);
@@ -98,7 +98,7 @@ class SchedulerTest : public ::testing::Test {
     if (!labels.empty()) at = page.find("\n" + name + "{model_name=\"fake\",engine=\"0\"," + labels + "}");
     return at == std::string::npos ? -1 : std::stod(page.substr(page.find("} ", at) + 2));
   }
-  // Of prompts, by the engine.
+  // Prompt tokens that the engine has processed.
   double NumRead() { return Metric("vllm:prompt_tokens_by_source_total", "source=\"local_compute\""); }
   void WaitIdle() {
     for (int i = 0; i < 100000 && !scheduler_->idle(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));

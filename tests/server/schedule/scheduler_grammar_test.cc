@@ -1,11 +1,11 @@
-// The scheduler beside grammars that hold a sequence, or keep it waiting.
+// The scheduler with grammars that restrict a sequence or let it wait.
 #include "server/schedule/scheduler_fixture.h"
 #include "server/structured/grammar.h"
 
 namespace dsv4::server {
 namespace {
 
-// A text of even ids, beside one that may say anything.
+// A text of even ids, next to an unrestricted one.
 TEST_F(SchedulerTest, AGrammarHoldsItsOwnSequenceOnly) {
   struct EvenOnly : GrammarMatcher {
     explicit EvenOnly(int64_t vocab) : bits(static_cast<size_t>(vocab + 31) / 32, 0x55555555u) {}
@@ -26,7 +26,7 @@ TEST_F(SchedulerTest, AGrammarHoldsItsOwnSequenceOnly) {
   Start();
   GenerationParams params;
   params.content_grammar = std::make_shared<Even>(NanoTokenizer().vocab_size());
-  params.sampling.logit_bias = {{402, 5.0f}};  // what is left of 401, 403, ... is the first even id, but for this one
+  params.sampling.logit_bias = {{402, 5.0f}};  // without 401, 403, ... the first even id remains, except for this bias
   params.sampling.top_logprobs = 1;
   auto held = Make({{400}}, 40, params);
   std::vector<OutputToken> tokens;
@@ -41,11 +41,12 @@ TEST_F(SchedulerTest, AGrammarHoldsItsOwnSequenceOnly) {
   Wait(held);
   EXPECT_EQ(free->tokens[0], Counting(601, 40));
   EXPECT_EQ(held->tokens[0], Ids(40, 402));
-  for (const OutputToken& t : tokens) EXPECT_LT(t.logprob, -10);  // the model's own: it would say 401, 403
+  for (const OutputToken& t : tokens)
+    EXPECT_LT(t.logprob, -10);  // the model's own probabilities: it would choose 401, 403
   for (const OutputToken& t : tokens) EXPECT_EQ(t.top[0].id % 2, 1);
 }
 
-// A grammar whose masks come when the gate is open, until it has had too much.
+// A grammar whose masks are ready once the gate is open, until it exceeds its limit.
 struct Slow : Grammar {
   struct Matcher : GrammarMatcher {
     Matcher(const Slow& its_grammar, CancelFlag flag) : grammar(its_grammar), cancelled(std::move(flag)) {
@@ -85,14 +86,14 @@ TEST_F(SchedulerTest, ASlowGrammarDelaysItsOwnSequenceOnly) {
   Wait(free);
   EXPECT_EQ(free->tokens[0], Counting(601, 300));
   EXPECT_EQ(held->tokens[0].size(), 0u);
-  // One whose client leaves is gone at once, whatever its grammar does.
+  // A sequence whose client leaves ends at once, whatever its grammar does.
   scheduler_->Cancel(left->job);
   Wait(left);
   EXPECT_EQ(left->finish[0], FinishReason::kCancelled);
   slow->open = true;
   Wait(held);
   EXPECT_EQ(held->tokens[0], Counting(401, 20));
-  // And one whose grammar takes too much ends, with the reason.
+  // A sequence whose grammar exceeds its limit ends with the reason.
   slow->broken = true;
   const auto broken = Submit({{400}}, 20, params);
   Wait(broken);

@@ -1,4 +1,4 @@
-// The scheduler where its thread's memory ends: requests end, the thread and its books do not.
+// The scheduler when its thread runs out of memory: requests end, but the thread and its counters stay intact.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -14,8 +14,9 @@ class SchedulerMemory : public SchedulerTest, public ::testing::WithParamInterfa
  protected:
   ~SchedulerMemory() override { scheduler_.reset(); }
 
-  // One request that runs, and one that comes while it does: of 70 sequences, so that taking them needs memory. From
-  // the first one's step on `left` allocations of the thread succeed, and one does not. False: there were not as many.
+  // Runs one request, and submits another one meanwhile: with 70 sequences, so that accepting them needs memory. From
+  // the first one's step, `left` allocations of the thread succeed and one fails. Returns false if there were fewer
+  // allocations.
   bool RunWith(int64_t left) {
     const int64_t failed = test::num_failed_allocations;
     left_ = left;
@@ -33,7 +34,7 @@ class SchedulerMemory : public SchedulerTest, public ::testing::WithParamInterfa
 
   const test::TempDir folder_;
   std::atomic<int64_t> left_ = -1;  // for the next step
-  std::atomic<bool> open_ = false;  // that step goes on
+  std::atomic<bool> open_ = false;  // lets that step continue
 };
 
 TEST_P(SchedulerMemory, WhereverItEndsTheNextRequestIsServed) {

@@ -30,7 +30,7 @@ TEST_F(SchedulerTest, StoppingTellsThoseThatCameDuringTheLastStep) {
   while (!inside) std::this_thread::yield();
   const auto last = Submit({{200}}, 10);
   std::thread stop([&] { scheduler_->Stop(); });
-  // It asks meanwhile, and waits for the step: from then on others are refused.
+  // Stop is called on another thread and waits for the step. Afterwards new requests are refused.
   std::vector<std::shared_ptr<Client>> others;
   for (Status status; status.message() != "the server is shutting down";) {
     others.push_back(Make({{300}}, 10));

@@ -1,10 +1,10 @@
-// The scheduler over an engine that fails on request.
+// The scheduler with an engine whose faults can be requested.
 #include "server/schedule/scheduler_fixture.h"
 
 namespace dsv4::server {
 namespace {
 
-// A model may have more ids than the tokenizer that goes with it: such an id is empty text, whatever is done with it.
+// A model may have more ids than its tokenizer. Such an id has empty text.
 TEST_F(SchedulerTest, AnIdThatTheTokenizerLacksHasNoText) {
   const auto known = static_cast<TokenId>(NanoTokenizer().vocab_size());
   engine_.set_vocab_size(known + 100);
@@ -49,7 +49,7 @@ TEST_F(SchedulerTest, AFaultEndsItsOwnSequenceOnly) {
   const auto good = Submit({{100}}, 300);
   const auto poisoned = Submit({{200, kPoison, 201}}, 5);
   const auto nan = Submit({{500, kNanToken}}, 5);
-  // 12 is followed by 13: the fault comes while tokens are generated.
+  // Token 13 follows 12, so the fault comes during generation.
   const auto late = Submit({{10}}, 20);
   Wait(poisoned);
   Wait(nan);
@@ -88,7 +88,7 @@ TEST_F(SchedulerTest, PromptsAreReadInPiecesBesideRunningStreams) {
   Wait(shorter);
   Wait(prompt);
   Wait(stream);
-  EXPECT_LT(shorter->place, prompt->place);  // the short one passed it
+  EXPECT_LT(shorter->place, prompt->place);  // the short prompt overtook it
   const std::lock_guard lock(engine_.mutex);
   EXPECT_LE(*std::max_element(engine_.step_tokens.begin(), engine_.step_tokens.end()), 64);
   EXPECT_EQ(stream->tokens[0], Counting(101, 3000));
@@ -101,7 +101,8 @@ TEST_F(SchedulerTest, ShortPromptsFillUpAStepTogether) {
   prompts.push_back(Ids(1001, 300));
   Wait(Submit(std::move(prompts), 1));
   WaitIdle();
-  // 25 times 20 tokens, then their last ones, and 15 times 20 more. The long one, behind them, has its turn then.
+  // Step 1: 25 prompts of 20 tokens; then their last tokens, 15 more prompts of 20 tokens, and their last tokens. The
+  // long prompt after them follows.
   const std::lock_guard lock(engine_.mutex);
   engine_.step_tokens.resize(4);
   EXPECT_EQ(engine_.step_tokens, (std::vector<int64_t>{25 * 20, 25, 15 * 20, 15}));
@@ -168,7 +169,7 @@ TEST_F(SchedulerTest, TheQueueIsBounded) {
 }
 
 TEST_F(SchedulerTest, SequencesGiveWayAndComeBack) {
-  // Room for two and a half of them.
+  // Memory for two and a half of them.
   Start({.kv_budget_bytes = 2 * (kFakeFixedBytes + 510 * kFakeTokenBytes) + 2000});
   const auto client = Submit({{100}, {1000}, {2000}, {3000}}, 500);
   Wait(client);
@@ -179,8 +180,8 @@ TEST_F(SchedulerTest, SequencesGiveWayAndComeBack) {
   EXPECT_GT(Metric("vllm:num_preemptions_total"), 0);
 }
 
-// What the engine is told of a row follows from the request: not from the pieces that a prompt is read in, what runs
-// beside it, what is asked about it, or whether it had to start over.
+// The engine's description of a row depends only on the request. It does not depend on the chunks of the prompt, on
+// other sequences, on requested log-probabilities, or on a restart of the sequence.
 TEST_F(SchedulerTest, RowsAreTheSameKindHoweverAPromptIsRead) {
   constexpr size_t kPrompt = 300;
   GenerationParams logprobs;
@@ -223,8 +224,8 @@ TEST_F(SchedulerTest, RowsFromTheCacheAreNotCounted) {
   EXPECT_EQ(engine_.seen[1].prompt_tokens, 0);
 }
 
-// Room for one and a half: the second starts over, its prompt with the number that it had, what it wrote as decode
-// rows.
+// Memory for one and a half sequences. The second one restarts: its prompt rows keep their number, and its output is
+// processed as decode rows.
 TEST_F(SchedulerTest, ASequenceThatStartsOverHasTheSameRows) {
   Start({.prefill_chunk = 64,
          .kv_budget_bytes = 2 * kFakeFixedBytes + 900 * kFakeTokenBytes,
@@ -271,7 +272,7 @@ TEST_F(SchedulerTest, TheNextTurnReadsOnlyWhatIsNew) {
   EXPECT_EQ(second->counts[0].cached, 249);
   EXPECT_EQ(second->tokens[0], Counting(903, 5));
   const std::lock_guard lock(engine_.mutex);
-  EXPECT_EQ(engine_.step_tokens[steps], 3);  // the last token of a prompt goes with those that are written
+  EXPECT_EQ(engine_.step_tokens[steps], 3);  // the last token of a prompt counts as a decode row
   EXPECT_EQ(engine_.step_tokens[steps + 1], 1);
 }
 
@@ -290,7 +291,7 @@ TEST_F(SchedulerTest, PromptsThatBeginAlikeReadTheBeginningOnce) {
   engine_.before_step = [&] { const std::lock_guard lock(gate); };
   Start({.prefill_chunk = 100});
   gate.lock();
-  // Several at once: the first one makes a cut where the others part from it.
+  // Several at once: the first one makes a cached prefix where the others diverge from it.
   std::vector<std::shared_ptr<Client>> clients;
   for (TokenId i = 0; i < 5; ++i) {
     Ids prompt = Counting(100, 1000);
@@ -302,7 +303,8 @@ TEST_F(SchedulerTest, PromptsThatBeginAlikeReadTheBeginningOnce) {
   WaitIdle();
   EXPECT_EQ(NumRead(), 1000 + 5 * 10);
   EXPECT_EQ(Metric("vllm:prefix_cache_hits_total"), 4 * 1000);
-  // One after the other: the second reads all and cuts where it left the first one's way, the third goes on from there.
+  // One after the other: the second one processes everything and makes a cached prefix where it diverges from the
+  // first. The third continues from there.
   std::vector<int64_t> cached;
   for (TokenId i = 0; i < 3; ++i) {
     Ids prompt = Counting(2000, 500);
@@ -328,7 +330,7 @@ TEST_F(SchedulerTest, ACancelledPromptIsNotReadAgain) {
   Wait(again);
   EXPECT_GE(again->counts[0].cached, 400);
   WaitIdle();
-  const auto part = Submit({Counting(100, 250)}, 2);  // from the cuts on the way
+  const auto part = Submit({Counting(100, 250)}, 2);  // from the cached prefixes on its path
   Wait(part);
   EXPECT_EQ(part->counts[0].cached, 200);
 }
@@ -368,7 +370,7 @@ TEST_F(SchedulerTest, PromptLogprobsSurviveChunks) {
   }
 }
 
-// An engine on a GPU has room for so many rows of logits.
+// An engine on a GPU has memory for a limited number of logits rows.
 TEST_F(SchedulerTest, PromptsThatNeedAllRowsShareTheRoomForThem) {
   std::atomic<bool> open{false};
   engine_.before_step = [&] {
@@ -386,7 +388,7 @@ TEST_F(SchedulerTest, PromptsThatNeedAllRowsShareTheRoomForThem) {
   EXPECT_EQ(std::accumulate(engine_.all_rows.begin(), engine_.all_rows.end(), int64_t{0}), 8 * 200);
 }
 
-// The first ends in the step whose output comes as the client leaves; the second is still at work.
+// The first sequence ends in the step whose output arrives while the client leaves. The second one still runs.
 TEST_F(SchedulerTest, WhoCancelsIsToldOfEverySequenceThatEnded) {
   const auto client = Make({Counting(200, 5), Counting(300, 5)}, 50);
   client->job->sequences[0].max_tokens = 1;

@@ -1,4 +1,4 @@
-// Masks worked out by workers: in order, with what goes wrong, and without the slow keeping the quick from them.
+// Masks that workers compute: order, errors, and slow sequences that must not delay quick ones.
 #include "server/structured/mask_ahead.h"
 
 #include <time.h>
@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kLong{30};
 
-// Keeps this thread's core busy: waiting is no work.
+// Keeps this thread's core busy, because only CPU time counts as work.
 void Compute(std::chrono::nanoseconds time) {
   const auto computed = [] {
     timespec t{};
@@ -31,13 +31,13 @@ void Compute(std::chrono::nanoseconds time) {
   }
 }
 
-// Allows the number of tokens so far, as a mask of one word; computes or waits where a token says so.
+// Allows the number of tokens so far, as a mask of one word. Some tokens make it compute or wait.
 struct TokenCounter : Grammar {
   struct Matcher : GrammarMatcher {
     Matcher(const TokenCounter& its_grammar, CancelFlag flag) : grammar(its_grammar), cancelled(std::move(flag)) {}
     std::span<const uint32_t> Allowed() override { return {&count, 1}; }
     bool Accept(TokenId id) override {
-      test::allocation_limit = {};  // others have let go of some
+      test::allocation_limit = {};  // other calls have freed some
       if (id == kSlow) Compute(std::chrono::milliseconds(30));
       if (id == kHang) {
         ++grammar.hanging;
@@ -46,7 +46,7 @@ struct TokenCounter : Grammar {
       }
       if (id == kTooMuch) state = InvalidArgument("too much");
       if (id == kNoMemory) {
-        test::allocation_limit.left = 0;  // nor is there any for what is said of it
+        test::allocation_limit.left = 0;  // no memory for the error message either
         throw std::bad_alloc();
       }
       if (id == kWrong || id == kTooMuch) return false;
@@ -83,14 +83,14 @@ TEST(MaskAhead, TakesTokensInOrder) {
     EXPECT_EQ(mask->allowed()[0], 100 + i);
     mask->Accept(50);
   }
-  for (int i = 0; i < 50; ++i) mask->Accept(50);  // several before it is asked
+  for (int i = 0; i < 50; ++i) mask->Accept(50);  // several before the mask is needed
   ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady);
   EXPECT_EQ(mask->allowed()[0], 350u);
 }
 
 using Ids = std::vector<TokenId>;
 
-// Until nothing is under way: what it has taken in stays what it is.
+// Waits until nothing is pending, and returns how many tokens were accepted.
 int SettledTaken(const TokenCounter& grammar) {
   int taken = -1;
   for (int same = 0; same < 20; std::this_thread::sleep_for(std::chrono::milliseconds(1)))
@@ -104,7 +104,7 @@ TEST(MaskAhead, WhatIsForeseenIsThereAtOnce) {
   const auto mask = workers.Begin(grammar);
   ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady);
   EXPECT_EQ(mask->Foresee(Ids{50, 51, 52}, Clock::now() + kLong), 3u);
-  EXPECT_EQ(SettledTaken(*grammar), 6);  // once to see whether they may come, once for what may follow
+  EXPECT_EQ(SettledTaken(*grammar), 6);  // once to check the tokens, once for the masks after them
   EXPECT_EQ(mask->allowed()[0], 100u);
   for (TokenId id = 50; id < 52; ++id) {
     mask->Accept(id);
@@ -112,7 +112,7 @@ TEST(MaskAhead, WhatIsForeseenIsThereAtOnce) {
     EXPECT_EQ(mask->allowed()[0], static_cast<uint32_t>(id + 51));
   }
   EXPECT_EQ(SettledTaken(*grammar), 6);
-  // Another one comes than was guessed, then others are guessed, and one that is known already.
+  // A token comes that was not guessed. Then other tokens are guessed, and one that is known already.
   mask->Accept(60);
   ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady);
   EXPECT_EQ(mask->allowed()[0], 103u);
@@ -124,7 +124,7 @@ TEST(MaskAhead, WhatIsForeseenIsThereAtOnce) {
   EXPECT_EQ(mask->allowed()[0], 106u);
 }
 
-// Whatever is guessed, and whether a worker has got to it or not, what comes counts.
+// Whatever is guessed, and whether or not a worker has handled it, the tokens that come decide.
 TEST(MaskAhead, GuessesChangeNothing) {
   const auto grammar = std::make_shared<TokenCounter>();
   MaskWorkers workers(2, [] {});
@@ -147,7 +147,7 @@ TEST(MaskAhead, GuessesChangeNothing) {
   }
 }
 
-// A guess that is too much for the matcher is not the sequence's fault.
+// A guess that exceeds a limit of the matcher does not fail the sequence.
 TEST(MaskAhead, AGuessThatCostsTheMatcherIsForgotten) {
   for (const TokenId costs : {TokenCounter::kTooMuch, TokenCounter::kNoMemory}) {
     const auto grammar = std::make_shared<TokenCounter>();
@@ -159,7 +159,7 @@ TEST(MaskAhead, AGuessThatCostsTheMatcherIsForgotten) {
     for (uint32_t i = 0; i < 3; ++i) {
       ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady) << mask->status().message();
       EXPECT_EQ(mask->allowed()[0], 101 + i);
-      EXPECT_EQ(mask->Foresee(Ids{50}, Clock::now() + kLong), 0u);  // none from now on
+      EXPECT_EQ(mask->Foresee(Ids{50}, Clock::now() + kLong), 0u);  // no more guesses for this sequence
       mask->Accept(50);
     }
   }
@@ -176,7 +176,7 @@ TEST(MaskAhead, SaysWhatIsWrong) {
   EXPECT_EQ(wrong->status().code(), StatusCode::kInternal);
   EXPECT_EQ(Wait(*too_much), MaskAhead::State::kFailed);
   EXPECT_EQ(too_much->status().message(), "too much");
-  too_much->Accept(50);  // of no effect
+  too_much->Accept(50);  // has no effect
   EXPECT_EQ(Wait(*too_much), MaskAhead::State::kFailed);
 }
 
@@ -209,7 +209,7 @@ TEST(MaskAhead, CallsWhoWasTooEarly) {
   EXPECT_EQ(calls, 1);
 }
 
-// However many heavy ones there are, a worker is left for the others.
+// However many heavy sequences there are, one worker remains for the others.
 TEST(MaskAhead, TheSlowLeaveAWorkerToTheQuick) {
   const auto grammar = std::make_shared<TokenCounter>();
   MaskWorkers workers(2, [] {});

@@ -1,4 +1,4 @@
-// Patterns of strings in JSON: which can be held to, and how they are written.
+// Patterns of JSON strings: which ones can be enforced, and their form in ASCII.
 #include "server/structured/pattern.h"
 
 #include <string>
