@@ -1,4 +1,5 @@
-// Sizes of activations as matrix products of many tokens take them (activation_blocks.cuh). Host code.
+// Sizes of FP16 activations in blocks, the form that matrix products of many tokens read (activation_blocks.cuh). Host
+// code.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace dsv4 {
 
-// Bytes of T rows of `width` columns as FP16, in blocks of 8 tokens x 64 columns; a multiple of 1,024.
+// The bytes of T rows of `width` columns as FP16, in blocks of 8 tokens x 64 columns; a multiple of 1,024.
 constexpr int64_t ActivationBlocksBytes(int64_t num_tokens, int64_t width) {
   return CeilDiv(num_tokens, 8) * CeilDiv(width, 64) * 1024;
 }

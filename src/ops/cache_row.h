@@ -1,5 +1,5 @@
-// Vectorised kv/row_format.h DecodeRow, equal to it in every value (an E2M1 zero may lose its sign): x[0, dim) becomes
-// the row; nothing behind it is written.
+// A vectorised DecodeRow of kv/row_format.h, with equal values (the sign of an E2M1 zero may be lost). Writes the row
+// to x[0, dim) and nothing after it.
 #pragma once
 
 #include "kv/layout.h"

@@ -1,6 +1,6 @@
-// Kernels of *_cpu.cc files are one function in the namespace of each instruction set (ops/CMakeLists.txt): their
-// declarations, and their rows in an op's table, the widest set first. PRODUCT: of kernels that also know what comes on
-// top of AVX-512.
+// A kernel of a *_cpu.cc file is one function, compiled in one namespace per instruction set (ops/CMakeLists.txt).
+// These macros write its declarations and its rows of an op's table, the widest set first. PRODUCT: for kernels that
+// also use the extensions on top of AVX-512.
 #pragma once
 
 #include "ops/registry.h"

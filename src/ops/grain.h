@@ -1,13 +1,13 @@
-// When work is worth a second thread.
+// The smallest work that pays for a second thread.
 #pragma once
 
 #include <cstdint>
 
 namespace dsv4 {
 
-// Products that each thread's part should have at least: about 30 us of work. Handing a part over and waiting for it
-// costs a few us on free cores, and a time slice of the scheduler (ms) when other programs use them: small ops lose
-// more than they win, and a decode step of a small model has a hundred of them.
+// The products that each thread should have at least: about 30 us of work. Handing work to a thread and waiting for it
+// costs a few us on free cores. If other programs use the cores, it costs a time slice of the scheduler (ms). So small
+// ops would lose more than they win, and a decode step of a small model has a hundred of them.
 inline constexpr int64_t kMinPartProducts = 1 << 19;
 
 // ParallelFor's grain for items of `products_per_item` each.

@@ -1,7 +1,7 @@
-// Queries of long prompts as attention on a GPU takes them, written by their own projection: FP16 numbers in blocks of
-// 8 tokens x 64 channels, 1,024 bytes. Block (c, r), of channels 64 c .. and tokens 8 r .., is number c * CeilDiv(T, 8)
-// + r; token 8 r + i has 128 bytes of it, in which the 16-byte chunk k lies at chunk k ^ i. RoPE has turned the tail of
-// every head. The norm of a head is left to attention: it multiplies scores, and what it needs is the sum of the head's
+// Queries of long prompts in the form that GPU attention reads, written by their projection: FP16 numbers in blocks of
+// 8 tokens x 64 channels, 1,024 bytes. Block (c, r), of channels 64 c .. and tokens 8 r .., has number c * CeilDiv(T,
+// 8) + r. Token 8 r + i has 128 bytes of it, in which 16-byte chunk k is stored at chunk k ^ i. RoPE has been applied
+// to the tail of every head. Attention applies the head norm to the scores; for that it needs the sum of the head's
 // squares.
 #pragma once
 
@@ -14,9 +14,9 @@
 namespace dsv4 {
 
 struct QueryBlocks {
-  uint8_t* blocks = nullptr;  // null: there are none
-  float* squares = nullptr;   // [T, N Dh / 64]: of the numbers of a token in a block, as they were rounded
-  float unit = 1;             // the numbers are the projection times this, a power of two
+  uint8_t* blocks = nullptr;  // null: none
+  float* squares = nullptr;   // [T, N Dh / 64]: sums over a token's rounded numbers in a block
+  float unit = 1;             // the numbers are the projection times this power of two
   int64_t head_dim = 0;       // Dh, a multiple of 64
   Tensor cos_sin;             // f32 [T, 32, 2]
 };
@@ -26,14 +26,14 @@ constexpr int64_t QueryBlocksBytes(int64_t num_tokens, int64_t channels) {
   return (num_tokens + 7) / 8 * 8 * channels * 2;
 }
 
-// Bytes of `blocks` and, behind them, `squares`.
+// Bytes of `blocks` and, after them, `squares`.
 constexpr int64_t QueryBytes(int64_t num_tokens, int64_t channels) {
   return QueryBlocksBytes(num_tokens, channels) + num_tokens * (channels / 64) * 4;
 }
 
-// A head's norm takes any scale of the projection away, FP16's range does not: with NVFP4, whose largest weight can be
-// 6 x 448 times the global scale, `unit` makes sqrt(K) of these 2^7 to 2^8. Then inputs that are RMS-normalised, times
-// a norm's weights of up to W, give at most sqrt(K) 2^8 W. FP8's scales are not known to the host: 1.
+// The head norm cancels any scale of the projection, but FP16's range is limited. With NVFP4 the largest weight can be
+// 6 x 448 times the global scale. `unit` makes sqrt(K) times that weight 2^7 to 2^8. Inputs that are RMS-normalised,
+// times a norm's weights of up to W, then give at most sqrt(K) 2^8 W. The host does not know FP8's scales: 1.
 inline float QueryUnit(const QuantTensor& w) {
   if (w.format != WeightFormat::kNvfp4) return 1;
   const double largest = std::sqrt(static_cast<double>(w.cols)) * 6 * 448 *
@@ -44,7 +44,7 @@ inline float QueryUnit(const QuantTensor& w) {
   return static_cast<float>(std::ldexp(1.0, 8 - exponent));
 }
 
-// The queries of the projection `w` in memory of QueryBytes, which begins 1,024-byte aligned.
+// The queries of the projection `w` in `memory`: QueryBytes, 1,024-byte aligned.
 inline QueryBlocks QueryBlocksIn(uint8_t* memory, int64_t num_tokens, const QuantTensor& w, int64_t head_dim,
                                  const Tensor& cos_sin) {
   return {.blocks = memory,

@@ -1,4 +1,4 @@
-// Which of a pass's rows are a rank's own, where ranks have rows and not parts of all.
+// The rows of a pass that are a rank's own, if ranks divide the rows.
 #pragma once
 
 #include "device/exchange.h"
@@ -8,7 +8,7 @@ namespace dsv4 {
 
 inline constexpr int64_t kShareRows = 8;  // shares begin at whole blocks of FP16 rows (ops/activation_blocks.cuh)
 
-// Of `num_rows`; all of them where there is one rank.
+// The own rows of `num_rows`; all rows if there is one rank.
 inline RankShare RowsOfRank(const ExecContext& ctx, int64_t num_rows) {
   return ctx.ranks == nullptr ? RankShare{0, num_rows}
                               : ShareOf(num_rows, ctx.ranks->rank, ctx.ranks->count, kShareRows);

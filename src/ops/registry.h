@@ -1,5 +1,5 @@
-// Which implementation of an op runs: an ordered table per op, the first whose supports() holds. The choice depends on
-// the machine and the context only, never on shapes, so on the CPU a row's bits never depend on its batch.
+// Selects the implementation of an op from an ordered table: the first row whose supports() holds. The choice depends
+// only on the machine and the context, never on shapes. So on the CPU a row's bits never depend on its batch.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,9 @@ inline bool SupportsAmx(const ExecContext& ctx) { return ctx.tiles && ctx.device
 inline bool SupportsCpu(const ExecContext& ctx) { return ctx.device == DeviceKind::kCpu; }
 inline bool SupportsCuda(const ExecContext& ctx) { return ctx.device == DeviceKind::kCuda; }
 
-// Functions named Gpu... and ...Implementation, and those that say what an op can do, are of the context, formats and
-// shapes alone, in every build: they hold for a GPU that is described as for one that is there.
+// Functions named Gpu... and ...Implementation, and predicates about an op's abilities, depend only on the context,
+// formats and shapes, in every build. So they also work for a GPU that is described but not present.
+// The last row of a table is the reference; it runs on the CPU.
 
 // The last row of a table is the reference; it runs on the CPU.
 template <typename Args, size_t N>
@@ -51,7 +52,7 @@ const Candidate<Args>& Choose(const Candidate<Args> (&table)[N], const ExecConte
   return table[N - 1];
 }
 
-// What a call takes, for traces: ops whose work is worth knowing have an overload beside their Args.
+// The work of a call, for traces. An op whose work is of interest has an overload next to its Args.
 template <typename Args>
 OpWork WorkOf(const Args&) {
   return {};
@@ -71,7 +72,7 @@ void RunOp(const char* op, const Candidate<Args> (&table)[N], const ExecContext&
 struct OpImplementations {
   std::string op;
   std::string chosen;
-  std::vector<std::string> candidates;  // of this build
+  std::vector<std::string> candidates;  // in this build
   std::string on_gpu = {};              // the GPU's kernels, whether this build has them or not
 };
 

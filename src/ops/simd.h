@@ -1,7 +1,7 @@
 // Float32 lanes, eight or (AVX-512) sixteen: the vector code of the *_cpu.cc kernels, written once and compiled per
-// instruction set. Everything lives in namespace DSV4_ISA. With AVX2 and AVX-512 Fma rounds once; the generic build
-// uses std::experimental::simd (SSE2, NEON) and Fma rounds twice. Within a build every function is deterministic: the
-// sum of eight lanes is ((0+1)+(2+3)) + ((4+5)+(6+7)) wherever it is taken; sixteen are first folded to eight.
+// instruction set. Everything is in namespace DSV4_ISA. With AVX2 and AVX-512 Fma rounds once; the generic build uses
+// std::experimental::simd (SSE2, NEON) and Fma rounds twice. Within a build every function is deterministic: the sum of
+// eight lanes is ((0+1)+(2+3)) + ((4+5)+(6+7)) everywhere; sixteen lanes are first folded to eight.
 #pragma once
 
 #include <array>
@@ -79,12 +79,12 @@ DSV4_INLINE Vec Sub(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Mul(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Div(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }  // a * b + c
-// `a`, loaded once for several uses: without this GCC reads memory anew for each of them.
+// `a`, loaded once for several uses. Without this GCC reads memory again for each use.
 DSV4_INLINE Vec InRegister(Vec a) {
   asm("" : "+x"(a.v));
   return a;
 }
-// a > b ? a : b and a < b ? a : b: the second operand when one is NaN.
+// a > b ? a : b and a < b ? a : b: the second operand if one is NaN.
 DSV4_INLINE Vec Max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
 
@@ -94,7 +94,7 @@ DSV4_INLINE void StoreSums(float* p, Vec a, Vec b, Vec c, Vec d) {
   _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
 }
 
-// x * 2^(n / 2) * 2^(n - n / 2) where `biased` holds n in the low bits of 1.5 * 2^23 + n; |n| < 250.
+// x * 2^(n / 2) * 2^(n - n / 2). `biased` holds n in the low bits of 1.5 * 2^23 + n; |n| < 250.
 DSV4_INLINE Vec ScaleByPower(Vec x, Vec biased) {
   const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(biased.v), _mm256_set1_epi32(0x4B400000));
   const __m256i half = _mm256_srai_epi32(n, 1), bias = _mm256_set1_epi32(127);
@@ -110,7 +110,7 @@ DSV4_INLINE Vec LoadBf16(const uint8_t* p) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
 }
 
-// E4M3 codes as kE4m3Unit-ths of their values: as the bits of a half they stand for 2^-8 times their value, subnormals
+// E4M3 codes as values divided by kE4m3Unit. As the bits of a half they are 2^-8 times their value, subnormals
 // included, and the half-to-float conversion does the rest. 0x7F and 0xFF become NaN.
 inline constexpr float kE4m3Unit = 256.0f;
 DSV4_INLINE Vec LoadE4m3(const uint8_t* p) {
@@ -121,7 +121,7 @@ DSV4_INLINE Vec LoadE4m3(const uint8_t* p) {
   return {_mm256_cvtph_ps(_mm_or_si128(half, nan))};
 }
 
-// Sixteen of them.
+// Sixteen codes.
 DSV4_INLINE void LoadE4m3(const uint8_t* p, Vec (&x)[2]) {
   const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m256i largest = _mm256_set1_epi16(0x7F);
@@ -132,8 +132,8 @@ DSV4_INLINE void LoadE4m3(const uint8_t* p, Vec (&x)[2]) {
   x[1] = {_mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1))};
 }
 
-// E2M1 codes as kE2m1Unit-ths of their values, which are then whole numbers (a negative zero becomes zero): a byte
-// shuffle looks 16 of them up.
+// E2M1 codes as values divided by kE2m1Unit, which are whole numbers (a negative zero becomes zero). A byte shuffle
+// looks up 16 of them.
 inline constexpr float kE2m1Unit = 0.5f;
 DSV4_INLINE __m128i LookUpE2m1(__m128i nibbles) {
   return _mm_shuffle_epi8(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), nibbles);
@@ -257,7 +257,7 @@ DSV4_INLINE void LoadE2m1(const uint8_t* p, Vec (&x)[4]) {
 
 #endif
 
-// Block scales of E2M1 codes, for what LoadE2m1 gives.
+// Block scales of E2M1 codes, for the unit of LoadE2m1.
 alignas(64) inline constexpr std::array<float, 256> kE4m3ScaleOfE2m1 = MakeE4m3Table(kE2m1Unit);
 alignas(64) inline constexpr std::array<float, 256> kE8m0ScaleOfE2m1 = MakeE8m0Table(kE2m1Unit);
 

@@ -1,4 +1,5 @@
-// Sixteen float32 lanes of AVX-512 (F, BW, VL, DQ): what simd.h declares, in zmm registers. Included by simd.h only.
+// Sixteen float32 lanes of AVX-512 (F, BW, VL, DQ): the declarations of simd.h, in zmm registers. Included by simd.h
+// only.
 #pragma once
 
 #include <immintrin.h>
@@ -25,7 +26,7 @@ DSV4_INLINE Vec InRegister(Vec a) {
 DSV4_INLINE Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 
-// Lane i + lane i + 8, then as with eight lanes.
+// Lane i + lane i + 8; the rest is as with eight lanes.
 DSV4_INLINE __m256 FoldLanes(Vec a) {
   return _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
 }

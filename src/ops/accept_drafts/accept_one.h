@@ -1,4 +1,4 @@
-// What accept_drafts does for one sequence, on any device.
+// accept_drafts for one sequence, on any device.
 #pragma once
 
 #include <cstdint>

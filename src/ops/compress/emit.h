@@ -1,4 +1,4 @@
-// What every implementation of Compress does with a pooled vector: norm, RoPE, rotation, write.
+// The steps of Compress after pooling, shared by every implementation: norm, RoPE, rotation, write.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace dsv4 {
 
-// `pooled` [d], changed in place, becomes emitted row `row` of sequence `seq`.
+// Writes `pooled` [d] as compressed row `row` of sequence `seq`. Changes `pooled`.
 inline void EmitRow(const CompressArgs& a, const SequenceView& seq, int64_t row, float* pooled) {
   const int64_t d = a.layout->dim, pairs = a.frequencies.dim(0);
   double square = 0;
@@ -30,7 +30,7 @@ inline void EmitRow(const CompressArgs& a, const SequenceView& seq, int64_t row,
   slot.rows.Write(slot.index, pooled);
 }
 
-// The (value, gate) rows of the token at `position`: from this step when it is in it, else from the state.
+// The (value, gate) rows of the token at `position`: from this step if it contains the token, else from the state.
 struct SlotRows {
   const float* value;  // [coff*d]
   const float* gate;   // [coff*d]
@@ -45,7 +45,7 @@ inline SlotRows RowsAt(const CompressArgs& a, const SequenceView& seq, int64_t p
   return {row, row + width};
 }
 
-// Keeps the last num_slots tokens' rows of every sequence.
+// Stores the rows of the last num_slots tokens of every sequence in the state.
 inline void KeepState(const CompressArgs& a) {
   const int64_t width = a.layout->overlap * a.layout->dim;
   for (int64_t s = 0; s < a.cache.num_sequences; ++s) {

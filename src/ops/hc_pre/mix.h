@@ -1,4 +1,4 @@
-// The small arithmetic of one token's mHC mixes, shared by every implementation of hc_pre and hc_head.
+// The arithmetic of one token's mixes, shared by every implementation of hc_pre and hc_head.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// What hc_pre and hc_head have in common: the products of the flattened streams with `fn`, and the weighted sum of
-// the streams.
+// The common parts of hc_pre and hc_head: the products of the flattened streams with `fn`, and the weighted sum of the
+// streams.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace dsv4::DSV4_ISA {
 
-// m[t, n] = fn[n] . x[t] for x f32 [T, K]; the rows of fn are cut among the threads, or the tokens when they are many.
+// m[t, n] = fn[n] . x[t] for x f32 [T, K]. Threads divide the rows of fn, or the tokens if there are many.
 class StreamProducts {
  public:
   const float* Multiply(ThreadPool* pool, const QuantTensor& fn, const float* x, int64_t num_tokens) {

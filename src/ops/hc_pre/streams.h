@@ -1,4 +1,4 @@
-// Bound on the number of residual streams, for the fixed-size mixes on the stack. The released models have 4.
+// The largest number of residual streams, for the fixed-size mixes on the stack. The released models have 4.
 #pragma once
 
 #include <cstdint>

@@ -7,11 +7,11 @@
 
 namespace dsv4 {
 
-// The min(k, n) indices of largest score, ties to the lower index, in ascending order; then -1 up to k.
-// `order` is scratch. NaN scores rank below everything.
+// Returns the min(k, n) indices of largest score, ties to the lower index, in ascending order; then -1 up to k. `order`
+// is scratch. NaN scores rank last.
 //
-// One pass over a long list: scores above the K-th best so far are collected, and 4 K of them are cut to the best K, so
-// that a long context costs little more than reading its scores.
+// It reads a long list once: it collects scores above the K-th best so far, and reduces 4 K of them to the best K. So a
+// long context costs little more than reading its scores.
 inline void SelectTopk(const float* score, int64_t n, int64_t k, std::vector<int32_t>& order, int32_t* out) {
   const int64_t count = std::min(n, k);
   if (n <= k) {

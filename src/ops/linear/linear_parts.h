@@ -1,4 +1,4 @@
-// The matrices of a linear: one, or several that share its input.
+// The matrices of a linear ("parts" in code): one, or several that share its input.
 #pragma once
 
 #include <initializer_list>
@@ -17,17 +17,18 @@ inline constexpr int64_t kNoSite = -1;
 
 struct LinearPart {
   QuantTensor w;  // [G*N, K], any format
-  Tensor y;       // f32 [T, G*N]; not x, nor another part's
+  Tensor y;       // f32 [T, G*N]; not x, not another matrix's y
   // Instead of y, which is then not written:
-  uint8_t* y_blocks = nullptr;  // FP16 in blocks, of a part alone; only where LinearWritesBlocks
-  QueryBlocks queries = {};     // only where LinearTakesBlocks
-  // y besides to the other ranks, of a part alone: as the pass's exchange of this number, which the next bridge sums
-  // (hc_bridge.h); only where LinearPushes.
+  uint8_t* y_blocks = nullptr;  // FP16 in blocks; the only matrix of the call; only if LinearWritesBlocks
+  QueryBlocks queries = {};     // only if LinearTakesBlocks
+  // Also sends y to the other ranks, as the pass's collective of this number, which the next bridge sums (hc_bridge.h).
+  // The only matrix of the call; only if LinearPushes.
   int64_t push_site = kNoSite;
 };
 
-// Only the parts that are there are written or copied: a layer calls a dozen linears, mostly of one part. A step makes
-// arguments that hold them by assignment: of an aggregate that is initialised, GCC clears everything.
+// Initialises and copies only the elements that exist, because a layer calls a dozen linears, mostly with one matrix.
+// The engine sets arguments that contain LinearParts by assignment: in an aggregate initialisation GCC clears the whole
+// array.
 class LinearParts {
   static_assert(std::is_trivially_copyable_v<LinearPart>);
 
@@ -55,7 +56,7 @@ class LinearParts {
   const LinearPart* end() const { return parts_ + size_; }
   const LinearPart& operator[](int i) const { return parts_[i]; }
   LinearPart& operator[](int i) { return parts_[i]; }
-  // The one there is: what kernels of a CPU are given.
+  // The only element: CPU kernels get one.
   const LinearPart& only() const {
     DSV4_CHECK_EQ(size_, 1);
     return parts_[0];

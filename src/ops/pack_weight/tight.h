@@ -1,6 +1,6 @@
-// Which FP4 matrices can be kept in tight tiles (pack_weight.h): those whose scales, times the global one, are powers
-// of two, one for 32 columns, of which the largest is at most 2^15 times the smallest. That holds for MXFP4 as
-// released, and for NVFP4 that was cast from it. Blocks of zeros may have any scale but NaN.
+// Finds the FP4 matrices that can be stored in tight tiles (pack_weight.h). Their scales, times the global scale, must
+// be powers of two, one per 32 columns, and the largest at most 2^15 times the smallest. That holds for MXFP4 as
+// released, and for NVFP4 that was converted from it. Blocks of zeros may have any scale except NaN.
 #pragma once
 
 #include <optional>
@@ -10,14 +10,15 @@
 namespace dsv4 {
 
 inline constexpr int kTightSpan = 15;
-// Of exponent_base: sums that are scaled at their end (MmaFactor) stay within float32.
+// Limits of exponent_base: sums that are scaled at the end (MmaFactor) stay within float32.
 inline constexpr int kLeastTightBase = -126, kMostTightBase = 98;
 
-// The smallest exponent of a matrix in rows, MXFP4 or NVFP4; nothing if it cannot be tight. Reads the scales, and the
-// codes of blocks whose scales alone would say no. Which exponents blocks of zeros count with is not told.
+// Returns the smallest exponent of a matrix in rows, MXFP4 or NVFP4; nullopt if it cannot be tight. Reads the scales,
+// and the codes of blocks whose scales alone would exclude the matrix. It is unspecified whether the exponents of
+// blocks of zeros count.
 std::optional<int> FindTightBase(const QuantTensor& w);
 
-// What is added to a scale's exponent for a tight tile.
+// The number that is added to a scale's exponent for a tight tile.
 inline int TightShift(const QuantTensor& w) {
   const int global = FormatOfRows(w.format) == WeightFormat::kNvfp4 ? std::ilogb(w.global_scale) : 0;
   return global - w.exponent_base;

@@ -1,4 +1,4 @@
-// What ExpandKernel (expand_cuda.cu) and ExpandPartKernel (expand_part_cuda.cu) take.
+// The limits of ExpandKernel (expand_cuda.cu) and ExpandPartKernel (expand_part_cuda.cu).
 #pragma once
 
 #include "ops/linear/tile/tile_linear.h"
@@ -9,15 +9,15 @@ namespace dsv4::q_prepare {
 
 inline constexpr int kHead = 512, kIndexHead = 128;  // channels
 inline constexpr int64_t kMaxCols = 4096, kMostTokens = tile_linear::kFewTokens;
-inline constexpr int64_t kMinCutTiles = 8;       // column tiles, where K is cut into eight segments
-inline constexpr int64_t kMaxFewCutCols = 2048;  // there, of several tokens: room for every segment's sums
+inline constexpr int64_t kMinCutTiles = 8;       // column tiles, if K is divided into eight segments
+inline constexpr int64_t kMaxFewCutCols = 2048;  // then, for several tokens: room for every segment's sums
 inline constexpr WeightFormat kFormat = WeightFormat::kNvfp4;
 
-// How a launch is cut, a function of shapes and the GPU.
+// The division of a launch: a function of shapes and the GPU.
 struct ExpandCut {
-  bool along_k;    // as ops/linear cuts it, for the same bits
-  bool part;       // expand_part_cuda.cu: index heads, if there are any, have blocks of their own
-  int64_t blocks;  // two a head, those of index heads, and for the tokens' own rows and the compressors
+  bool along_k;    // divides K as ops/linear does, for the same bits
+  bool part;       // expand_part_cuda.cu: index heads, if any, have their own blocks
+  int64_t blocks;  // two per head, plus those of index heads, of the tokens' own rows and of the compressors
 };
 inline ExpandCut CutOf(const ExecContext& ctx, const ExpandShape& s) {
   const int64_t items = (s.q_b.rows + s.index_q_b.rows) / 16;

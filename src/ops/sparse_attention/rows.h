@@ -28,11 +28,11 @@ class AttendedRows {
 
   int64_t size() const { return num_window_ + num_compressed_; }
 
-  // Where row i lies: in the step's own rows, in the ring, or among the compressed rows.
+  // The location of row i: in the step's own rows, in the ring, or among the compressed rows.
   struct Place {
-    const float* own;    // f32 [Dh], or null: a cached row
+    const float* own;    // f32 [Dh]; null: a cached row
     int64_t ring_slot;   // -1: not in the ring
-    int64_t compressed;  // row number when neither
+    int64_t compressed;  // row number, if neither
   };
   Place Locate(int64_t i) const {
     if (i >= num_window_) return {nullptr, -1, picks_ ? picks_[i - num_window_] : i - num_window_};

@@ -1,6 +1,5 @@
-// The formats of weights in tiles (ops/pack_weight/pack_weight.h): what the GPU's kernels are told of each when they
-// are compiled. How a tile's numbers are decoded: nvfp4.cuh, mxfp4.cuh, tight_fp4.cuh, fp8.cuh and bf16.cuh beside this
-// file. F32 has no tiles.
+// Compile-time properties of the formats of weights in tiles (ops/pack_weight/pack_weight.h), for the GPU kernels. The
+// files nvfp4.cuh, mxfp4.cuh, tight_fp4.cuh, fp8.cuh and bf16.cuh of this folder decode the tiles. F32 has no tiles.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace dsv4 {
 
-// Of 16 rows x 64 columns.
+// The bytes of 16 rows x 64 columns.
 constexpr int64_t TileBytes(WeightFormat f) {
   switch (f) {
     case WeightFormat::kNvfp4:
@@ -28,27 +27,26 @@ constexpr int64_t TileBytes(WeightFormat f) {
   return 0;
 }
 
-// That a warp asks for together (ops/linear/tile/tile_linear.cuh), at most 2,304 bytes. F32, which stands for several:
-// the most.
+// The tiles of a chunk, which a warp requests together (ops/linear/tile/tile_linear.cuh): at most 2,304 bytes. F32,
+// which represents several formats: the largest number.
 constexpr int TilesOfChunk(WeightFormat f) {
   return f == WeightFormat::kBf16 ? 1 : f == WeightFormat::kFp8Block ? 2 : 4;
 }
 
-// FP8's block scales lie beside the tiles, one for 16 rows x 128 columns; FP4's are in them.
+// FP8's block scales are in a separate array, one per 16 rows x 128 columns; FP4's are in the tiles.
 constexpr bool HasScalesBeside(WeightFormat f) { return f == WeightFormat::kFp8Block; }
 
-// Where the scales of a lane's codes begin in an FP4 tile.
+// The offset of the scales of a lane's codes in an FP4 tile.
 constexpr int ScalesOfLane(WeightFormat f, int lane) { return 512 + (IsTight(f) ? lane / 2 : 2 * lane); }
 
-// With wgmma: weights and inputs as FP16. Otherwise as BF16, of whose numbers inputs are two at least where the weights
-// have BF16's eight significant bits.
+// With wgmma: weights and inputs are FP16. Otherwise BF16; inputs then have at least two terms if the weights have
+// BF16's eight significant bits.
 constexpr bool IsHalf(WeightFormat f) {
   return FormatOfRows(f) == WeightFormat::kNvfp4 || f == WeightFormat::kFp8Block;
 }
 constexpr bool NeedsTwoParts(WeightFormat f) { return f == WeightFormat::kBf16; }
 
-// What sums of decoded weights times inputs must be multiplied by, besides the tensor's own scales: with mma, with
-// wgmma.
+// The factor of sums of decoded weights times inputs, in addition to the tensor's own scales: with mma, with wgmma.
 constexpr float MmaFactor(WeightFormat f) { return IsTight(f) ? 0x1p29f : f == WeightFormat::kNvfp4 ? 256.0f : 1.0f; }
 constexpr float WgmmaFactor(WeightFormat f) {
   switch (f) {
@@ -65,14 +63,15 @@ constexpr float WgmmaFactor(WeightFormat f) {
   }
 }
 
-// What experts may have among others of a format, in kernels of decode rows: a shared expert is quantised on its own,
-// so it is rarely tight where the routed ones are.
+// A second format that experts may have among experts of format `f`, in kernels of decode rows. A shared expert is
+// quantised separately, so it is rarely tight if the routed experts are.
 constexpr WeightFormat FormatBeside(WeightFormat f) {
   return f == WeightFormat::kNvfp4Tight ? WeightFormat::kNvfp4 : f;
 }
 constexpr bool HasFormatBeside(WeightFormat f) { return FormatBeside(f) != f; }
 
-// call.operator()<F>() with the format of these tiles; nothing for F32 and tight ones, which only experts have.
+// Calls call.operator()<F>() with the format of these tiles. Does nothing for F32, and for tight formats, which only
+// experts have.
 template <typename Call>
 void WithTileFormat(WeightFormat format, const Call& call) {
   switch (format) {

@@ -1,16 +1,17 @@
 // y[t] = W x[t] on AMX tiles, for W in BF16, FP8, MXFP4 or NVFP4: exact weights, float32 inputs, float32 sums.
 //
-// Weights are BF16 numbers (code x block scale; FP8: the code, the block scale multiplies the sum of its 128 columns).
-// An input is the sum of three: its leading 8 bits, the next 8 and the last 8, three columns of a tile. Products of
-// BF16 numbers are exact in float32, so nothing but sums is rounded.
+// Weights are BF16 numbers (code x block scale; FP8: the code, and the block scale multiplies the sum of its 128
+// columns). An input is the sum of three BF16 terms, in three columns of a tile: its leading 8 bits, the next 8 and the
+// last 8. Products of BF16 numbers are exact in float32, so only sums are rounded.
 //
-// One order of summation per output, whatever the number of tokens, rows or threads: within a step of 32 columns the
-// tile instruction adds even and odd positions one by one, then both sums, then to the chunk's accumulator; chunks of
-// 256 columns (FP8: 128) are added to totals; then the three parts, first to last; the global scale multiplies last.
-// Positions are those of column_order.h. The tile instruction takes numbers below 2^-126 as zeros.
+// The order of summation per output is the same for every number of tokens, rows or threads. Within a step of 32
+// columns the tile instruction adds even and odd positions one by one, then both sums, then adds to the chunk's
+// accumulator. Chunks of 256 columns (FP8: 128) are added to totals. Then the three terms are added, first to last. The
+// global scale multiplies last. Positions are those of column_order.h. The tile instruction treats numbers below 2^-126
+// as zeros.
 #pragma once
 
-#if defined(__AMX_BF16__) || defined(__AMXBF16__)  // the second one: clang 14
+#if defined(__AMX_BF16__) || defined(__AMXBF16__)  // the second name: clang 14
 #define DSV4_SIMD_AMX 1
 
 #include <vector>
@@ -26,12 +27,12 @@ inline constexpr int64_t kTileSide = 16;    // rows of W; columns of inputs
 inline constexpr int64_t kTileStep = 32;    // columns of W in a tile
 inline constexpr int64_t kTileWords = 256;  // a tile of inputs: [16 pairs of positions][16 columns] pairs of BF16
 inline constexpr int64_t kInputParts = 3;
-inline constexpr int64_t kPanelBlock = 128;  // columns: what one call of FillPanel arranges at a time
+inline constexpr int64_t kPanelBlock = 128;  // columns that one call of FillPanel arranges
 
 constexpr int64_t NumTileSteps(int64_t k, ColumnOrder order) { return CeilDiv(NumPositions(k, order), kTileStep); }
 constexpr int64_t NumColumnTiles(int64_t tokens) { return CeilDiv(kInputParts * tokens, kTileSide); }
 
-// Inputs of `num_tokens` tokens, [column tile][step][tile]; token t has columns 3 t .. 3 t + 2.
+// The inputs of `num_tokens` tokens, [column tile][step][tile]; token t has columns 3 t .. 3 t + 2.
 struct TilePanel {
   uint32_t* words = nullptr;
   int64_t num_tokens = 0;
@@ -70,7 +71,7 @@ inline void FillPanel(const TilePanel& p, int64_t t, int64_t block, const float*
   }
 }
 
-// Panels of one width, filled by all threads; keeps its memory from call to call.
+// Panels of one width, filled by all threads. Reuses its memory in the next call.
 class TilePanels {
  public:
   // Panel i holds `tokens(i)` tokens; row(i, t) is its token t.
@@ -111,10 +112,10 @@ struct TileProduct {
   static constexpr int64_t kRows = kTileSide;
   const QuantTensor* w = nullptr;  // any format but F32
   const TilePanel* x = nullptr;
-  int64_t x_offset = 0;       // panels, added to x
+  int64_t x_offset = 0;       // added to x, in panels
   float* const* y = nullptr;  // [num_tokens] rows
   int64_t y_offset = 0;       // row `begin` of W goes to y[t][y_offset]
-  int64_t num_tokens = 0;     // of x's, from first_token, a multiple of kTileSide
+  int64_t num_tokens = 0;     // of x, from first_token, which is a multiple of kTileSide
   int64_t first_token = 0;
 };
 

@@ -1,14 +1,16 @@
 // y[t] = W x[t] with x rounded to integers of one, two or three bytes (RoundActivation, kInt8 to kInt24), for W in
 // MXFP4 or NVFP4.
 //
-// Twice an E2M1 value is an integer of at most 12 in magnitude, so the products of 16 columns (a block of NVFP4, half a
-// block of MXFP4) are integers, and so is their sum: at most 12 * 16 * 8355711 < 2^31. Every instruction set computes
-// the same one, makes it a float32 (of three bytes: rounds it) and takes it times (scale of the weights * scale of the
-// inputs). Lane l of kLanes adds the columns that IntegerBlock says, in order of the blocks, with fused products where
-// there are any; the lanes are added at the end (simd.h) and multiplied by the global scale. The order does not depend
-// on rows, tokens or threads.
+// Twice an E2M1 value is an integer of magnitude at most 12. So the products of 16 columns (a block of NVFP4, half a
+// block of MXFP4) and their sum are integers: at most 12 * 16 * 8355711 < 2^31. Every instruction set computes the same
+// sum, converts it to float32 (three bytes: with rounding) and multiplies it by (scale of the weights * scale of the
+// inputs).
 //
-// Every byte costs products of a token, and nothing of a weight's decoding.
+// Lane l of kLanes adds the columns given by IntegerBlock, in order of the blocks, with fused multiply-add if the
+// instruction set has it. The lanes are added at the end (simd.h) and multiplied by the global scale. The order does
+// not depend on rows, tokens or threads.
+//
+// Each byte of the inputs adds to the products of a token, but not to the decoding of the weights.
 #pragma once
 
 #include <vector>
@@ -23,10 +25,10 @@ namespace dsv4::DSV4_ISA {
 
 inline constexpr int64_t kIntegerStep = 128;  // columns of an input block: 64 bytes of codes
 
-// 128 columns of an input row, arranged as the weights are unpacked: even columns are low nibbles, odd ones high.
-//   bytes     [0] the highest; all from -128 to 127; bytes[b][p] belongs to column IntegerColumn(p)
+// 128 columns of an input row, arranged as the weights are unpacked: even columns are low nibbles, odd columns high.
+//   bytes     [0] is the highest byte; all from -128 to 127; bytes[b][p] belongs to column IntegerColumn(p)
 //             lane l sums the kLaneColumns columns from LaneColumn(l)
-//   offset    codes of weights are used with 12 added, as unsigned numbers; this takes it off the lane's sum again
+//   offset    codes of weights are used with 12 added, as unsigned numbers; this corrects the lane's sum
 //   scale     of the lane's columns
 template <int Bytes>
 struct alignas(64) IntegerBlock {
@@ -52,7 +54,7 @@ constexpr int64_t LaneColumn(int64_t l) { return l * kLaneColumns; }
 
 constexpr int64_t NumIntegerBlocks(int64_t k) { return CeilDiv(k, kIntegerStep); }
 
-// x's K columns as NumIntegerBlocks(k) blocks; zeros behind the last column.
+// Converts x's K columns to NumIntegerBlocks(k) blocks, with zeros after the last column.
 template <int Bytes>
 void ToIntegerBlocks(const float* x, int64_t k, IntegerBlock<Bytes>* out) {
   for (int64_t b = 0; b < k; b += kIntegerStep, ++out) {
@@ -84,7 +86,7 @@ struct alignas(64) CacheLine {
   uint8_t data[64];
 };
 
-// Input rows as IntegerBlocks; keeps its memory from call to call (see input_rows.h).
+// Input rows as IntegerBlocks. Reuses its memory in the next call (see input_rows.h).
 class IntegerRows {
  public:
   template <typename RowAt>
@@ -96,7 +98,7 @@ class IntegerRows {
       for (int64_t i = begin; i < end; ++i) SetRow(i, row(i));
     });
   }
-  // In two steps: room for the rows, then each of them, from any thread.
+  // In two steps: Reserve makes room for the rows; SetRow sets one row, from any thread.
   void Reserve(int64_t count, int64_t groups, int64_t width, ActivationDtype activation) {
     groups_ = groups;
     width_ = width;
@@ -135,11 +137,11 @@ class IntegerRows {
 };
 
 struct IntegerProduct {
-  static constexpr int64_t kRows = 4;                   // a thread's part is a multiple of them
+  static constexpr int64_t kRows = 4;                   // a thread's number of rows is a multiple of this
   const QuantTensor* w = nullptr;                       // MXFP4 or NVFP4
-  ActivationDtype activation = ActivationDtype::kInt8;  // x is an IntegerRows' of this kind
+  ActivationDtype activation = ActivationDtype::kInt8;  // x is made by IntegerRows with this activation
   const CacheLine* const* x = nullptr;                  // [num_tokens] rows
-  int64_t x_offset = 0;                                 // lines, added to every x[t]
+  int64_t x_offset = 0;                                 // added to every x[t], in lines
   float* const* y = nullptr;                            // [num_tokens] rows
   int64_t y_offset = 0;                                 // row `begin` of W goes to y[t][y_offset]
   int64_t num_tokens = 0;

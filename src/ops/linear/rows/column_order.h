@@ -1,8 +1,8 @@
-// The order in which a row's columns are decoded, and its input arranged to match.
+// The order in which a row's columns are decoded, and the arrangement of the input that matches it.
 //
-// Unpacking 4-bit codes leaves them in another order than the file's. Instead of sorting every weight back, the kernels
-// arrange the few inputs once: position p of a block of kOrderedBlock columns holds column OrderedColumn(p). The order
-// is part of the kernel's summation order (multiply_rows.h): the same for every number of tokens, rows and threads.
+// Unpacking 4-bit codes yields another order than the file's. Instead of sorting every weight, the kernels arrange the
+// few inputs once: position p of a block of kOrderedBlock columns holds column OrderedColumn(p). The order is part of
+// the kernel's summation order (multiply_rows.h): it is the same for every number of tokens, rows and threads.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ enum class ColumnOrder : uint8_t { kFile, kE2m1 };
 
 #if defined(DSV4_SIMD_AVX512)
 
-// Lane j takes the eight codes of the j-th four bytes, one a vector.
+// Lane j has the eight codes of the j-th four bytes, one per vector.
 inline constexpr int64_t kOrderedBlock = 128;
 constexpr int64_t OrderedColumn(int64_t p) { return p % 16 * 8 + p / 16; }
 constexpr ColumnOrder OrderOf(WeightFormat f) { return InfoOf(f).packed() ? ColumnOrder::kE2m1 : ColumnOrder::kFile; }
@@ -25,14 +25,14 @@ constexpr ColumnOrder OrderOf(WeightFormat f) { return InfoOf(f).packed() ? Colu
 
 inline constexpr int64_t kOrderedBlock = 16;
 
-// Low nibbles (even columns) go to the low half of a vector, high nibbles to the high half; a half takes every second
+// Low nibbles (even columns) go to the low half of a vector, high nibbles to the high half. A half has every second
 // byte: columns 0 4 8 12 | 1 5 9 13 and 2 6 10 14 | 3 7 11 15.
 constexpr int64_t OrderedColumn(int64_t p) { return p % 4 * 4 + p / 8 * 2 + p / 4 % 2; }
 
 constexpr ColumnOrder OrderOf(WeightFormat f) { return InfoOf(f).packed() ? ColumnOrder::kE2m1 : ColumnOrder::kFile; }
 
-// x[p] = column OrderedColumn(p) of 32 codes (two blocks), or of 16 (one): a byte shuffle each for the low and the high
-// byte of the BF16 that equals the code, then the two halves of 32-bit lanes as float32.
+// x[p] = column OrderedColumn(p) of 32 codes (two blocks), or of 16 (one). One byte shuffle looks up the low byte and
+// one the high byte of the BF16 that equals the code. Then the two halves of 32-bit lanes become float32.
 DSV4_INLINE void WidenE2m1(__m256i nibbles, __m256i& low, __m256i& high) {
   const __m256i high_bytes = _mm256_broadcastsi128_si256(_mm_setr_epi8(
       0x00, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41, -0x41, -0x41, -0x40, -0x40, -0x40, -0x40));
@@ -73,12 +73,12 @@ constexpr ColumnOrder OrderOf(WeightFormat) { return ColumnOrder::kFile; }
 
 #endif
 
-// Positions of K columns: whole vectors, and whole blocks where the order is not the file's.
+// The positions of K columns: whole vectors, and whole blocks if the order is not the file's.
 constexpr int64_t NumPositions(int64_t k, ColumnOrder order) {
   return order == ColumnOrder::kFile ? PadToLanes(k) : CeilDiv(k, kOrderedBlock) * kOrderedBlock;
 }
 
-// out[p] for all positions of x's K columns; 0 where there is no column.
+// Sets out[p] for all positions of x's K columns; 0 if a position has no column.
 inline void Arrange(const float* x, int64_t k, ColumnOrder order, float* out) {
   int64_t i = 0;
   if (order == ColumnOrder::kE2m1) {

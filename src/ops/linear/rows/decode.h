@@ -2,11 +2,11 @@
 //   Load(k)        weights k .. k + kLanes - 1, k a multiple of kLanes
 //   Load(k, x)     weights k .. k + kLanes kVectors - 1, k a multiple of kLanes kVectors
 //   LoadTail(k, n) the n < kLanes weights at the end of a row, then zeros
-//   Prefetch(k, n) asks for the memory of n weights from k on
-//   At(w, i)       the row that comes i-th where a few rows are multiplied at a time: rows in tiles share cache lines
-// E2M1 rows give their columns in the order of column_order.h instead: k counts positions there, and there is no tail.
-// Codes times block scales are exact in float32 for MXFP4 and NVFP4. An FP8 row gives bare codes (times 1 / kUnit, a
-// power of two) and leaves the scale of its 128 columns to the sum over them: an F32 scale times a code would round.
+//   Prefetch(k, n) prefetches the memory of n weights from k
+//   At(w, i)       the i-th row if a few rows are multiplied at a time: rows in tiles share cache lines
+// E2M1 rows have their columns in the order of column_order.h: k counts positions in that order, and there is no tail.
+// Codes times block scales are exact in float32 for MXFP4 and NVFP4. An FP8 row yields plain codes (times 1 / kUnit, a
+// power of two). The scale of its 128 columns multiplies their sum, because an F32 scale times a code would round.
 #pragma once
 
 #include "ops/linear/rows/column_order.h"
@@ -20,7 +20,7 @@ DSV4_INLINE void PrefetchBytes(const uint8_t* p, int64_t n) {
   for (int64_t i = 0; i < n; i += 64) __builtin_prefetch(p + i);
 }
 
-// Plain rows: `Bytes` bytes a weight.
+// Plain rows: `Bytes` bytes per weight.
 template <Vec (*LoadVec)(const uint8_t*), int64_t Bytes>
 struct PlainRow {
   const uint8_t* codes;
@@ -70,7 +70,7 @@ struct Fp8Row : PlainRow<LoadE4m3, 1> {
 };
 
 #if defined(DSV4_SIMD_AVX512)
-// Sixteen E8M0 codes, one a lane.
+// Sixteen E8M0 codes, one per lane.
 DSV4_INLINE __m512 E8m0ToVec(__m512i code) {
   __m512i bits = _mm512_slli_epi32(code, 23);
   bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_setzero_si512()),
@@ -81,7 +81,7 @@ DSV4_INLINE __m512 E8m0ToVec(__m512i code) {
 }
 #endif
 
-// Rows of E2M1 codes with a scale per `Block` columns, looked up in `Table`. Columns come in the order of
+// Rows of E2M1 codes with a scale per `Block` columns, looked up in `Table`. The columns are in the order of
 // column_order.h.
 template <int64_t Block, const std::array<float, 256>& Table>
 struct Fp4Row {
@@ -107,7 +107,7 @@ struct Fp4Row {
     Load(k / kOrderedBlock * kOrderedBlock, x);
     return x[k % kOrderedBlock / kLanes];
   }
-  // 128 weights; zeros where the row ends before.
+  // 128 weights; zeros after the end of the row.
   DSV4_INLINE void Load(int64_t k, Vec (&x)[8]) const {
     __m512i packed;
     uint64_t scale = 0;
@@ -138,7 +138,7 @@ struct Fp4Row {
   static constexpr int kVectors = 4;
   DSV4_INLINE Fp4Row(const QuantTensor& w, int64_t n)
       : codes(w.codes + n * (w.cols / 2)), scales(w.block_scale + n * (w.cols / Block)) {}
-  // One vector of the 16 columns at k: only for a row's last 16 columns.
+  // One vector of the 16 columns at k: only for the last 16 columns of a row.
   DSV4_INLINE Vec Load(int64_t k) const {
     const int64_t at = k / kOrderedBlock * kOrderedBlock;
     Vec x[2];
@@ -164,7 +164,7 @@ struct Fp4Row {
     for (int64_t v = 0; v < 4; ++v) x[v] = Mul(x[v], Set(Table[scales[k / Block + v * kLanes / Block]]));
   }
 #endif
-  DSV4_INLINE Vec LoadTail(int64_t, int64_t) const { return Zero(); }  // whole blocks: there is no tail
+  DSV4_INLINE Vec LoadTail(int64_t, int64_t) const { return Zero(); }  // a row has whole blocks, so there is no tail
   DSV4_INLINE void Prefetch(int64_t k, int64_t n) const {
     PrefetchBytes(codes + k / 2, n / 2);
     PrefetchBytes(scales + k / Block, n / Block);
@@ -178,7 +178,7 @@ using Mxfp4Row = Fp4Row<kMxfp4BlockSize, kE8m0ScaleOfE2m1>;
 using Nvfp4Row = Fp4Row<kNvfp4BlockSize, kE4m3ScaleOfE2m1>;
 #endif
 
-// fn.operator()<Row>() with the rows of this format.
+// Calls fn.operator()<Row>() with the row type of this format.
 template <typename Fn>
 DSV4_INLINE void WithRowsOf(WeightFormat format, const Fn& fn) {
   switch (format) {

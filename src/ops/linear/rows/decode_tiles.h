@@ -1,8 +1,8 @@
-// A weight row as in decode.h, of a matrix in tensor cores' tiles (ops/pack_weight/pack_weight.h): the same numbers in
-// the same order of columns, so sums have the bits that those of the matrix in rows have. FP8's scales are those beside
-// the tiles.
+// A weight row as in decode.h, for a matrix in tensor cores' tiles (ops/pack_weight/pack_weight.h). It yields the same
+// numbers in the same order of columns, so sums have the same bits as with the matrix in rows. FP8's scales are in
+// block_scale.
 //
-// Rows g and g + 8 of a tile share cache lines: products take them one behind the other (At).
+// Rows g and g + 8 of a tile share cache lines, so products process one after the other (At).
 #pragma once
 
 #include "ops/linear/rows/decode.h"
@@ -10,9 +10,9 @@
 
 namespace dsv4::DSV4_ISA {
 
-// Where a row's codes are: lane 4 g + t of every tile has columns 16 t .. 16 t + 15.
+// The location of a row's codes: lane 4 g + t of every tile has columns 16 t .. 16 t + 15.
 struct PlaceInTiles {
-  const uint8_t* tiles;  // the first of the row's
+  const uint8_t* tiles;  // the row's first tile
   int64_t tile_bytes, g, r, tiled_cols;
 
   DSV4_INLINE PlaceInTiles(const QuantTensor& w, int64_t n, int64_t bytes)
@@ -22,7 +22,7 @@ struct PlaceInTiles {
   DSV4_INLINE const uint8_t* TileOf(int64_t k) const { return tiles + k / kTileCols64 * tile_bytes; }
   DSV4_INLINE int64_t LaneOf(int64_t k) const { return 4 * g + k % kTileCols64 / 16; }
 
-  // The row that comes `i`-th: in a tile row g, then g + 8. A matrix whose last tile is cut has them in order.
+  // The `i`-th row: in a tile row g, then g + 8. A matrix with an incomplete last tile has its rows in order.
   static DSV4_INLINE int64_t At(const QuantTensor& w, int64_t i) {
     if (w.rows % kTileRows16 != 0) return i;
     const int64_t in_tile = i % kTileRows16;
@@ -30,7 +30,7 @@ struct PlaceInTiles {
   }
 };
 
-// Codes of two bytes and of one, put in the order of columns, `kCount` of them.
+// Codes of two bytes and of one byte, put in the order of columns; `kCount` of them.
 template <int64_t kCount>
 DSV4_INLINE void GatherBf16(const PlaceInTiles& p, int64_t k, uint8_t* to) {
   for (int64_t c = k; c < k + kCount; c += 2) {
@@ -92,7 +92,7 @@ struct PlainTileRow {
 using Bf16TileRow = PlainTileRow<Bf16Row, 2, GatherBf16<kLanes>, GatherBf16<kLanes>>;
 using Fp8TileRow = PlainTileRow<Fp8Row, 1, GatherFp8<kLanes>, GatherFp8<2 * kLanes>>;
 
-// The factors of TileScale's bytes: 5 exponent bits (bias 21), 3 mantissa bits, no subnormals.
+// The values of TileScale's bytes: 5 exponent bits (bias 21), 3 mantissa bits, no subnormals.
 constexpr std::array<float, 256> MakeTileScaleTable() {
   std::array<float, 256> table{};
   for (uint32_t bits = 1; bits < 255; ++bits)
@@ -102,7 +102,7 @@ constexpr std::array<float, 256> MakeTileScaleTable() {
 }
 alignas(64) inline constexpr std::array<float, 256> kTileScaleTable = MakeTileScaleTable();
 
-// What the codes of 16 columns from k on are multiplied by.
+// The factor of the codes of the 16 columns that begin at k.
 template <WeightFormat F>
 DSV4_INLINE float FactorInTile(const PlaceInTiles& p, int64_t k) {
   const auto lane = static_cast<int>(p.LaneOf(k));
@@ -111,7 +111,7 @@ DSV4_INLINE float FactorInTile(const PlaceInTiles& p, int64_t k) {
   return F == WeightFormat::kMxfp4 ? kE8m0Table[byte] : kTileScaleTable[byte];
 }
 
-// What every instruction set's Fp4TileRow says of itself.
+// The constants of Fp4TileRow for every instruction set.
 template <WeightFormat F>
 struct Fp4InTiles {
   static constexpr bool kInTiles = true;
@@ -125,13 +125,14 @@ struct Fp4InTiles {
 
 #if defined(DSV4_SIMD_AVX512)
 
-// 128 columns at a time, of two tiles: a vector's lane is a word, so it has eight neighbouring columns, as Fp4Row's.
+// Loads 128 columns at a time, from two tiles. A vector's lane is a word, so it has eight neighbouring columns, as in
+// Fp4Row.
 template <WeightFormat F>
 struct Fp4TileRow : Fp4InTiles<F> {
   static constexpr int kVectors = 8;
   using Fp4InTiles<F>::kBytes;
 
-  const uint8_t *codes, *scales;  // the row's, in its first tile
+  const uint8_t *codes, *scales;  // of the row, in its first tile
   int64_t r, tiled_cols;
 
   DSV4_INLINE Fp4TileRow(const QuantTensor& w, int64_t n) {
@@ -144,7 +145,7 @@ struct Fp4TileRow : Fp4InTiles<F> {
     Load(k / kOrderedBlock * kOrderedBlock, x);
     return x[k % kOrderedBlock / kLanes];
   }
-  // Zeros where the tiles end before.
+  // Zeros after the end of the tiles.
   DSV4_INLINE void Load(int64_t k, Vec (&x)[8]) const {
     const int64_t tile = (k >> 6) * kBytes, next = k + kTileCols64 < tiled_cols ? tile + kBytes : -1;
     const __m512i first = _mm512_loadu_si512(codes + tile),
@@ -152,7 +153,7 @@ struct Fp4TileRow : Fp4InTiles<F> {
     const __m512i numbers = _mm512_add_epi64(_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), _mm512_set1_epi64(r));
     const __m512i words = _mm512_permutex2var_epi64(first, numbers, second);
     const __m512 factors = Factors(scales + tile, scales + (next >= 0 ? next : tile));
-    // A lookup reads four bits; a sign lies six bits above where it would have to be.
+    // A lookup reads four bits. The sign is six bits too high for it.
     const __m512i signs = _mm512_srli_epi32(words, 6);
     const __m512i outer = Select(words, signs, 0x02080208), middle = Select(words, signs, 0x00400040);
     const auto column = [&](__m512i four) { return Vec{_mm512_mul_ps(LookUpE2m1(four).v, factors)}; };
@@ -174,11 +175,11 @@ struct Fp4TileRow : Fp4InTiles<F> {
   }
 
  private:
-  // Bits of `b` where the mask has ones, of `a` elsewhere.
+  // Bits of `b` where the mask has ones, bits of `a` elsewhere.
   static DSV4_INLINE __m512i Select(__m512i a, __m512i b, int mask) {
     return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi32(mask), 0xD8);
   }
-  // The fourth pairs' codes in bits 0 to 3 of every half: as UnplaceFp4 collects them from both words of a row.
+  // The fourth pairs' codes in bits 0 to 3 of every half, collected from both words of a row as in UnplaceFp4.
   static DSV4_INLINE __m512i FourthPairs(__m512i q) {
     const auto put = [](__m512i to, __m512i from, int64_t bits) {  // in both halves of a word
       return _mm512_ternarylogic_epi64(to, from, _mm512_set1_epi64(bits | bits << 16), 0xD8);
@@ -190,7 +191,7 @@ struct Fp4TileRow : Fp4InTiles<F> {
     all = put(all, _mm512_slli_epi64(q, 23), int64_t{2} << 32);
     return put(all, _mm512_srli_epi64(q, 7), int64_t{8} << 32);
   }
-  // Of every word, by its tile's scales.
+  // The factor of every word, from its tile's scales.
   DSV4_INLINE __m512 Factors(const uint8_t* tile, const uint8_t* next) const {
     if constexpr (IsTight(F)) {
       uint16_t low, high;
@@ -217,11 +218,11 @@ struct Fp4TileRow : Fp4InTiles<F> {
 
 #else
 
-// Both words of a row's 16 columns, twice.
+// Both words of 16 columns of a row, twice.
 using TilePair = uint64_t __attribute__((vector_size(16)));
 
-// The fourth pairs' codes of either: those of the words' low halves in bits 0 to 3 and 32 to 35, those of the high ones
-// 16 bits on.
+// The fourth pairs' codes of each: from the words' low halves in bits 0 to 3 and 32 to 35, from the high halves 16 bits
+// higher.
 DSV4_INLINE TilePair FourthPairs(TilePair q) {
   constexpr uint64_t kLow = 0x0000000000010001u, kHigh = kLow << 32;
   return ((q >> 13) & (kLow * 3)) | ((q >> 9) & (kLow * 4)) | ((q >> 43) & (kLow * 8)) | ((q >> 11) & (kHigh * 5)) |
@@ -241,7 +242,7 @@ DSV4_INLINE TilePair UnplaceFp4Pair(TilePair q) {
   return codes;
 }
 
-// 32 columns at a time, brought into the order of rows.
+// Loads 32 columns at a time and converts them to the order of a matrix in rows.
 template <WeightFormat F>
 struct Fp4TileRow : Fp4InTiles<F> {
   static constexpr int kVectors = 4;
@@ -280,7 +281,7 @@ struct Fp4TileRow : Fp4InTiles<F> {
 
 #endif
 
-// fn.operator()<Row>() with the rows of this matrix, as it lies.
+// Calls fn.operator()<Row>() with the row type of this matrix's format and layout.
 template <typename Fn>
 DSV4_INLINE void WithRowsOf(const QuantTensor& w, const Fn& fn) {
   if (w.layout == WeightLayout::kRows) return WithRowsOf(w.format, fn);

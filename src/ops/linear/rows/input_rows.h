@@ -1,5 +1,5 @@
-// The inputs of a product as MultiplyRows wants them: one pointer a row, columns in the order in which the weights are
-// decoded, zeros behind the last. Keeps its memory from call to call.
+// The inputs of a product in the form of MultiplyRows: one pointer per row, columns in the order in which the weights
+// are decoded, zeros after the last column. Reuses its memory in the next call.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace dsv4::DSV4_ISA {
 
 class InputRows {
  public:
-  // `count` rows of `groups` vectors of `width` floats; row(i) points at row i. Rows that are fit already are not
+  // `count` rows of `groups` vectors of `width` floats; row(i) points at row i. Rows that already have the form are not
   // copied.
   template <typename RowAt>
   void Set(ThreadPool* pool, int64_t count, int64_t groups, int64_t width, ColumnOrder order, const RowAt& row) {
@@ -26,7 +26,7 @@ class InputRows {
     });
   }
 
-  // In two steps: room for the rows, then each of them, from any thread.
+  // In two steps: Reserve makes room for the rows; SetRow sets one row, from any thread.
   void Reserve(int64_t count, int64_t groups, int64_t width, ColumnOrder order) {
     groups_ = groups;
     width_ = width;

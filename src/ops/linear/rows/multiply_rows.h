@@ -1,10 +1,10 @@
 // y[t] = W x[t] for a range of rows of W: the inner kernel of linear, experts, hc_pre and hc_head.
 //
-// One order of summation per output element, whatever the number of tokens, rows or threads: K is cut into chunks
-// (Row::kChunk columns); within a chunk lane l of one accumulator of L = kLanes lanes adds the products of columns
-// k % L == l in order of k (E2M1: k counts positions of column_order.h); the chunk's accumulator (times its scale, for
-// FP8) is added to a total of L lanes; at the end the lanes of the total are added (simd.h) and multiplied by the
-// global scale. Zeros pad the last L columns.
+// The order of summation per output element is the same for every number of tokens, rows or threads. K is divided into
+// chunks of Row::kChunk columns. Within a chunk, lane l of one accumulator of L = kLanes lanes adds the products of
+// columns k % L == l in order of k (E2M1: k counts positions of column_order.h). The chunk's accumulator (times its
+// scale, for FP8) is added to a total of L lanes. At the end the lanes of the total are added (simd.h) and multiplied
+// by the global scale. Zeros pad the last L columns.
 #pragma once
 
 #include "ops/linear/rows/column_order.h"
@@ -14,10 +14,10 @@ namespace dsv4 {
 
 inline constexpr int64_t kTileRows = 4, kTileTokens = 3;  // 12 accumulators, 3 inputs, 1 weight: 16 registers
 inline constexpr int64_t kRowBlock = 16;    // rows decoded at a time: 16 KiB of float32 for 256 columns, in L1
-inline constexpr int64_t kTokenBlock = 96;  // tokens that use one decoding
+inline constexpr int64_t kTokenBlock = 96;  // tokens that share one decoding
 
 struct RowProduct {
-  static constexpr int64_t kRows = kTileRows;  // a thread's part is a multiple of them
+  static constexpr int64_t kRows = kTileRows;  // a thread's number of rows is a multiple of this
   const QuantTensor* w = nullptr;
   const float* const* x = nullptr;  // [num_tokens] rows of NumPositions(K) floats, see column_order.h
   int64_t x_offset = 0;             // added to every x[t]
@@ -27,14 +27,14 @@ struct RowProduct {
 };
 
 namespace DSV4_ROWS_OF {
-// Rows [begin, end) of W (multiply_rows_cpu.cc). Of a matrix in tiles those that come begin-th to end-th, each at its
-// own place in y: all ranges together have all rows.
+// Computes rows [begin, end) of W (multiply_rows_cpu.cc). For a matrix in tiles: the begin-th to end-th row in the
+// order of At, each at its own place in y. All ranges together have all rows.
 void MultiplyRows(const RowProduct& p, int64_t begin, int64_t end);
 }  // namespace DSV4_ROWS_OF
 
 namespace DSV4_ISA {
 
-// Sets that have nothing on top for it take another's (DSV4_ROWS_OF, ops/CMakeLists.txt).
+// Instruction sets without an own version use another set's (DSV4_ROWS_OF, ops/CMakeLists.txt).
 using DSV4_ROWS_OF::MultiplyRows;
 
 // Decoded weights in memory.
@@ -49,7 +49,7 @@ struct BufferRow {
 template <int R, int T, typename Row>
 DSV4_INLINE void AddProducts(const Row* rows, const float* const* x, int64_t begin, int64_t end, Vec (&acc)[R][T]) {
   constexpr int64_t kStep = Row::kVectors * kLanes;
-  constexpr bool kKeep = Row::kVectors == 1 || T == 2;  // more inputs than that leave no registers to decode in
+  constexpr bool kKeep = Row::kVectors == 1 || T == 2;  // with more inputs no registers are left for decoding
   int64_t k = begin;
   for (; k + kStep <= end; k += kStep) {
     Vec inputs[Row::kVectors][T];
