@@ -21,7 +21,7 @@ void Pool(const CompressArgs& a, const SequenceView& seq, int64_t position, floa
   SlotRows slots[kMaxSlots];
   for (int64_t i = 0; i < count; ++i) {
     slots[i] = RowsAt(a, seq, first + i);
-    // The last window gives its last d channels (series Cb), the one before it its first d (series Ca).
+    // The last window uses its last d channels (series Cb), the previous window its first d (series Ca).
     const int64_t channel = first + i < row * m ? 0 : (c.overlap - 1) * d;
     slots[i].value += channel;
     slots[i].gate += channel;

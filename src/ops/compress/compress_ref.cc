@@ -21,7 +21,8 @@ void CompressRef(const ExecContext&, const CompressArgs& a) {
     const int64_t row = position / m;
     const int64_t first = std::max<int64_t>(0, (row - (c.overlap - 1)) * m);
     for (int64_t i = 0; i < d; ++i) {
-      // Slots before the last window use the first d channels (series Ca), the last window the last d (series Cb).
+      // Slots before the last window use the first d channels (series Ca), slots of the last window the last d (series
+      // Cb).
       const auto channel = [&](int64_t p) { return p < row * m ? i : width - d + i; };
       double largest = -INFINITY, sum = 0, weighted = 0;
       for (int64_t p = first; p <= position; ++p) {

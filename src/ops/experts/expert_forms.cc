@@ -8,7 +8,7 @@ namespace dsv4::experts {
 
 namespace {
 
-constexpr int64_t kMaxDirectColumns = 8192;  // of a row in a block's shared memory
+constexpr int64_t kMaxDirectColumns = 8192;  // columns of a row in a block's shared memory
 
 bool Rounds(ActivationDtype mode, const QuantTensor& w) {
   return w.quantised() && (mode == ActivationDtype::kFp8 || mode == ActivationDtype::kNvfp4);
@@ -45,13 +45,14 @@ const char* KernelOf(const ExecContext& ctx, const ExpertsShape& s, const Decode
 DecodeForm DecodeFormOf(const ExecContext& ctx, const ExpertsShape& s, int64_t rows, bool x_is_aligned) {
   const QuantTensor &up = s.first.gate, &down = s.first.down;
   const int64_t pairs = rows * s.slots;
-  const bool pair = !ctx.f32_inputs;  // inputs are two BF16 numbers
+  const bool pair = !ctx.f32_inputs;  // inputs have two BF16 terms
   DecodeForm form = {.round_x = Rounds(s.activation, up), .round_hidden = Rounds(s.activation, down)};
   form.hidden_f32 = form.round_hidden || up.format == WeightFormat::kF32 || down.format == WeightFormat::kF32;
   form.direct = rows == 1 && pair && !form.round_x && up.cols <= kMaxDirectColumns;
   form.few = rows > 1 && rows <= kFewTokens && pairs <= kFewPairs && pair && !form.round_x && !form.hidden_f32 &&
              x_is_aligned && FewFit(up, true, rows, s.slots) && FewFit(down, false, rows, s.slots);
-  // Few tokens an expert: one block of columns is faster; an expert with more is then read again for the rest.
+  // With few tokens per expert one block of columns is faster. An expert with more tokens is then read again for the
+  // rest.
   form.wide = !pair || pairs > 2 * s.num_experts;
   form.many = !form.direct && !form.few && pair && !form.hidden_f32 && ManyFit(up, true) && ManyFit(down, false) &&
               ManySegmentsFit(std::min(pairs, s.num_experts + pairs / kManyChunk), ctx.gpu.multiprocessors);

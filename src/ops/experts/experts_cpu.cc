@@ -12,7 +12,7 @@ namespace dsv4::DSV4_ISA {
 
 namespace {
 
-// The (token, slot) pairs of each expert that some token chose, in the order of the pairs.
+// The (token, choice) pairs of each chosen expert, in the order of the pairs.
 struct Group {
   int32_t expert;
   int64_t begin, end;  // of `pairs`
@@ -20,17 +20,17 @@ struct Group {
 
 struct Scratch {
   std::vector<int64_t> first;  // [E + 1]
-  std::vector<int64_t> pairs;  // [T*A] pair = token * A + slot, sorted by expert
+  std::vector<int64_t> pairs;  // [T*A] pair = token * A + choice, sorted by expert
   std::vector<Group> groups;
-  InputRows tokens[2][2];                      // [rounded][column order]: a row a token, where some expert wants it so
-  std::vector<const float*> rows[2][2];        // the same by pair, in the order of `pairs`
-  InputRows hidden[2];                         // [column order], by pair
-  IntegerRows integer_tokens, integer_hidden;  // the same as integers, for weights that want them
+  InputRows tokens[2][2];                // [rounded][column order]: one row per token, if an expert needs this form
+  std::vector<const float*> rows[2][2];  // the same by pair, in the order of `pairs`
+  InputRows hidden[2];                   // [column order], by pair
+  IntegerRows integer_tokens, integer_hidden;  // the same as integers, for weights that need integers
   std::vector<const CacheLine*> integer_rows;
 #ifdef DSV4_SIMD_AMX
-  TilePanels tiles[2][2], hidden_tiles[2];  // the same for tile products, a panel a group
+  TilePanels tiles[2][2], hidden_tiles[2];  // the same for tile products, one panel per group
 #endif
-  std::vector<int64_t> place;               // [T*A] where a pair stands in `pairs`
+  std::vector<int64_t> place;               // [T*A] index of a pair in `pairs`
   std::vector<float*> gate_rows, out_rows;  // in the order of `pairs`
   std::vector<int64_t> costs;               // running sum over groups
 };
@@ -51,7 +51,7 @@ void GroupByExpert(const ExpertsArgs& a, Scratch& s) {
     if (!s.groups.empty() && s.groups.back().expert == e) s.groups.back().end = end;
   }
   s.pairs.resize(static_cast<size_t>(num_pairs));
-  int64_t none = s.first[static_cast<size_t>(num_experts)];  // pairs without an expert lie behind all groups
+  int64_t none = s.first[static_cast<size_t>(num_experts)];  // pairs without an expert come after all groups
   for (int64_t i = 0; i < num_pairs; ++i) {
     int64_t& at = experts[i] == kNoExpert ? none : s.first[static_cast<size_t>(experts[i])];
     s.pairs[static_cast<size_t>(at++)] = i;
@@ -68,7 +68,7 @@ constexpr int64_t kDecodeCost = 2;
 bool UsesTiles(const QuantTensor&) { return false; }
 #endif
 
-// Runs fn(group, begin, end) over row tiles [begin, end) of every group, `tiles` of them each, cut among the threads
+// Runs fn(group, begin, end) over row tiles [begin, end) of every group, each with `tiles` of them. Threads divide them
 // by cost.
 template <typename Fn>
 void ForEachGroupTile(ThreadPool* pool, Scratch& s, int64_t tiles, int64_t products_per_tile, const Fn& fn) {
@@ -121,12 +121,12 @@ void SwigluRow(float* gate, const float* up, int64_t n, float limit, float weigh
   if (rest > 0) StorePartial(gate + whole, step(LoadPartial(gate + whole, rest), LoadPartial(up + whole, rest)), rest);
 }
 
-// Forms of inputs that the experts of a step want; as a rule all want the same.
+// The forms of inputs that the experts of a step need; usually all need the same.
 struct Wanted {
   bool rows[2][2] = {}, tiles[2][2] = {}, integers = false;  // [rounded][column order]
 };
 
-// One call, in the order of the contract. `scratch` is the caller's: its memory stays from call to call.
+// One call, in the order of the contract. The caller owns `scratch`; its memory is reused in the next call.
 class Call {
  public:
   Call(const ExecContext& ctx, const ExpertsArgs& a, Scratch& scratch)
@@ -176,7 +176,7 @@ class Call {
     for (const Group& g : s_.groups) {
       const ExpertMatrices& m = matrices_of(g);
       for (const QuantTensor* w : {&m.gate, &m.up}) Want(wanted_, *w, RoundsFor(*w));
-      Want(wanted_hidden_, m.down, /*rounded=*/false);  // hidden rows are rounded where they lie
+      Want(wanted_hidden_, m.down, /*rounded=*/false);  // hidden rows are rounded in place
     }
   }
 
@@ -206,7 +206,7 @@ class Call {
   }
 
 #ifdef DSV4_SIMD_AMX
-  // row_of(i): the input of pair i, in the order of `pairs`.
+  // row_of(i): the input of the i-th of `pairs`.
   template <typename RowOf>
   void SetTiles(TilePanels& tiles, int64_t columns, int order, const RowOf& row_of) {
     tiles.Set(
@@ -271,7 +271,7 @@ class Call {
     });
   }
 
-  // SwiGLU, rounded, in the forms that the down projections want.
+  // SwiGLU, rounded, in the forms that the down projections need.
   void MakeHidden() {
     ParallelFor(pool_, num_pairs_, /*grain=*/std::max<int64_t>(1, 8192 / std::max<int64_t>(f_, 1)),
                 [&](int64_t begin, int64_t end, int) {

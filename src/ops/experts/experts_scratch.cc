@@ -8,17 +8,17 @@ namespace experts {
 
 namespace {
 
-// Hands out places one behind the other, each 256-byte aligned.
+// Returns the offset of `bytes` bytes after the used ones. Offsets are 256-byte aligned.
 int64_t PlaceIn(int64_t* used, int64_t bytes) {
   const int64_t at = *used;
   *used += CeilDiv(bytes, 256) * 256;
   return at;
 }
 
-// Bytes of a row of BF16 or FP16 numbers that ends with a tile.
+// Bytes of a row of BF16 or FP16 numbers, padded to whole tiles.
 int64_t RowBytes(int64_t cols) { return CeilDiv(cols, 64) * 128; }
 
-// Whether a caller's tensor of float32 rows holds so much, and every part of it begins 16-byte aligned.
+// Whether a caller's tensor of float32 rows has `bytes` bytes, and every part of it is 16-byte aligned.
 bool HoldsParts(int64_t rows, int64_t floats_of_token, int64_t cols, int64_t bytes) {
   return rows * cols * 4 >= bytes && floats_of_token % 4 == 0;
 }

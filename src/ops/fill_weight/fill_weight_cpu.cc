@@ -1,4 +1,5 @@
-// The reference's values, bit for bit, 16 at a time: a checkpoint is written at the disk's speed, not the generator's.
+// The reference's values, bit for bit, 16 at a time, so that the disk and not the generator limits writing a
+// checkpoint.
 #include <algorithm>
 #include <cstring>
 
@@ -17,7 +18,7 @@ constexpr int64_t kRun = 16;
 
 #ifdef DSV4_SIMD_AVX2
 
-// Low halves of 64-bit products; `b` is the same for all, given as its halves.
+// Low halves of 64-bit products; `b` is the same for all, passed as its two halves.
 DSV4_INLINE __m256i Multiply64(__m256i a, __m256i b_low, __m256i b_high) {
   const __m256i cross = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(a, 32), b_low),
                                          _mm256_mul_epu32(a, b_high));
@@ -127,7 +128,7 @@ struct Fill {
   uint64_t mixed_seed;
   float fp8_unit;  // 2^-exponent of the FP8 scale
 
-  // Columns k .. k + 15 of row n; of MXFP4 and tight formats, k .. k + 31.
+  // Fills columns k .. k + 15 of row n; for MXFP4 and tight formats, k .. k + 31.
   void Run(int64_t n, int64_t k) const {
     const QuantTensor& w = a.w;
     const auto index = static_cast<uint64_t>(n * w.cols + k);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMostFp4Block = 32;
 
-// One block of FP4 codes at row n, columns k ..; `scale` its scale byte.
+// Fills one block of FP4 codes at row n, columns k ..; `scale` is its scale byte.
 void FillFp4Block(const FillWeightArgs& a, int64_t n, int64_t k, int64_t block, uint8_t* scale) {
   float x[kMostFp4Block], largest = 0;
   for (int64_t i = 0; i < block; ++i) {
@@ -36,7 +36,7 @@ void FillFp4Block(const FillWeightArgs& a, int64_t n, int64_t k, int64_t block, 
   }
 }
 
-// The same of a tight format, 32 columns.
+// The same for a tight format, 32 columns.
 void FillTightBlock(const FillWeightArgs& a, int64_t n, int64_t k) {
   const int64_t first = n * a.w.cols + k;
   const float std = a.std * kFillSpread * Exp2Int(-FillShift(a.seed, static_cast<uint64_t>(first / kMxfp4BlockSize)));

@@ -16,7 +16,7 @@ void GatherRanksRef(const ExecContext& ctx, const GatherRanksArgs& a) {
     const float* from = static_cast<const float*>(ranks.exchange->shown(p));
     for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * width, width, a.y.f32() + (r * ranks.count + p) * width);
   }
-  (void)ranks.exchange->Leave(ranks.rank, a.site);  // the exchange's status says what went wrong
+  (void)ranks.exchange->Leave(ranks.rank, a.site);  // the exchange's status has the error
 }
 
 }  // namespace dsv4

@@ -14,10 +14,10 @@ namespace {
 constexpr Candidate<GatherSharesArgs> kGatherSharesCandidates[] = {
     DSV4_CUDA_ROW(GatherSharesCuda, "GatherSharesKernel"){"ref", SupportsCpu, GatherSharesRef},
 };
-// Of what goes early only.
+// For early sends only.
 constexpr Candidate<GatherSharesArgs> kSendSharesCandidates[] = {DSV4_CUDA_ROW(SendSharesCuda, "copies")};
 
-// Fewer floats of a rank, and what its copies cost the host is more than they take.
+// With fewer floats per rank, starting the copies costs the host more time than the copies take.
 constexpr int64_t kLeastEarly = int64_t{1} << 20;
 
 }  // namespace
@@ -51,7 +51,7 @@ int64_t LongestOf(const SharedValue& v, int count) {
   return LongestShare(v.units, count, v.grain) * v.unit * v.columns;
 }
 
-// Chunks of the longest share, each value's by themselves.
+// The chunks of the longest share; each value begins a new chunk.
 int64_t ChunksOf(const GatherSharesArgs& a, int count) {
   int64_t chunks = 0;
   for (int i = 0; i < a.num_values; ++i) chunks += BulkChunks(LongestOf(a.values[static_cast<size_t>(i)], count));
@@ -60,8 +60,8 @@ int64_t ChunksOf(const GatherSharesArgs& a, int count) {
 
 }  // namespace
 
-// Of arrays one exchange takes as many chunks as there is room for, of all values together; by copies each value goes
-// by itself.
+// A collective of arrays carries chunks of all values together, as many as fit. With copies each value has its own
+// collectives.
 int64_t ShareExchanges(const ExecContext& ctx, const GatherSharesArgs& a) {
   if (ctx.ranks == nullptr || ctx.ranks->count == 1 || a.num_values == 0 || a.sent) return 0;
   const RankView& ranks = *ctx.ranks;

@@ -6,7 +6,7 @@ namespace dsv4 {
 
 namespace {
 
-// Rank p's units of `v`, which lie behind each other at `own`, to their places.
+// Copies a rank's units of `v`, which are contiguous at `own`, to their positions.
 void PlaceShare(const SharedValue& v, const float* own, const RankShare& share) {
   const int64_t run = (share.end - share.begin) * v.unit;
   for (int64_t c = 0; c < v.columns; ++c) std::copy_n(own + c * run, run, v.all + (c * v.units + share.begin) * v.unit);
@@ -25,7 +25,7 @@ void GatherSharesRef(const ExecContext& ctx, const GatherSharesArgs& a) {
       PlaceShare(v, theirs.values[i].own, v.ShareOfRank(p, ranks.count));
     }
   }
-  (void)ranks.exchange->Leave(ranks.rank, a.site);  // the exchange's status says what went wrong
+  (void)ranks.exchange->Leave(ranks.rank, a.site);  // the exchange's status has the error
 }
 
 }  // namespace dsv4

@@ -40,7 +40,7 @@ bool HcBridgeWritesBlocks(const ExecContext& ctx, int64_t streams, int64_t dim) 
 
 bool HcBridgeAddsSlots(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim, int64_t slots) {
   constexpr int64_t kMaxSlots = 8;
-  // With D of 7,168 the slots do not fit the registers of 15 warps: slower than the launch that it saves.
+  // With D = 7,168 the choices do not fit in the registers of 15 warps: that is slower than the launch that it saves.
   return SupportsCuda(ctx) && !ctx.reference_ops && slots <= kMaxSlots && dim == 4096 &&
          GpuHcKernels(ctx, num_tokens, streams, dim) == HcKernels::kCluster;
 }

@@ -5,7 +5,7 @@
 
 namespace dsv4 {
 
-// The composition; each op in the implementation that the context asks for.
+// The composition of the ops, each in the implementation that the context selects.
 void HcBridgeRef(const ExecContext& ctx, const HcBridgeArgs& a) {
   if (a.y) HcPost(ctx, {.y = a.y, .post = a.post, .comb = a.comb, .streams = a.streams});
   HcPre(ctx, {.streams = a.streams,

@@ -10,9 +10,9 @@ namespace dsv4::DSV4_ISA {
 
 namespace {
 
-constexpr int64_t kBlock = 512;  // channels of one share of the work
+constexpr int64_t kBlock = 512;  // channels per work item
 
-// Channels [begin, end) of one token. The reference's operations in its order, so its bits.
+// Channels [begin, end) of one token. The operations and their order are the reference's, so the bits are too.
 void WriteChannels(const float* post, const float* comb, const float* y, int64_t h, int64_t d, int64_t begin,
                    int64_t end, float* streams) {
   const auto step = [&](int64_t i, const auto& load, const auto& store) {

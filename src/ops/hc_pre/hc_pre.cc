@@ -28,7 +28,7 @@ void HcPre(const ExecContext& ctx, const HcPreArgs& a) {
 }
 
 HcKernels GpuHcKernels(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim) {
-  constexpr int64_t kPromptColumns = 256, kMostPromptColumns = 8192;  // of a block; of two rounds of a block's threads
+  constexpr int64_t kPromptColumns = 256, kMostPromptColumns = 8192;  // per block; per two rounds of a block's threads
   constexpr int kClusterBlocks = 16;
   if (streams != 4) return HcKernels::kAny;
   if (ctx.regime != Regime::kDecode)

@@ -51,7 +51,7 @@ OpWork WorkOf(const IndexTopkArgs& a) {
     const int64_t visible = (a.cache.positions[t] + 1) / keys.ratio;
     scored += visible;
     const bool last = t + 1 == a.cache.num_tokens || a.cache.sequence_of[t + 1] != a.cache.sequence_of[t];
-    if (last) cached += visible;  // the last token of a sequence sees what the others see
+    if (last) cached += visible;  // the last token of a sequence sees all rows that the others see
   }
   return {.bytes = static_cast<double>(cached * keys.row.row_bytes()),
           .products = static_cast<double>(scored * a.q.dim(1) * a.q.dim(2))};

@@ -10,12 +10,12 @@ namespace dsv4::DSV4_ISA {
 
 namespace {
 
-constexpr int64_t kKeyTile = 32;  // keys decoded at a time: 16 KiB of 128 channels
+constexpr int64_t kKeyTile = 32;  // keys decoded at a time: 16 KiB at 128 channels
 
 // Working memory of one thread.
 struct TopkScratch {
   std::vector<float> keys;   // [kKeyTile, Dp]
-  std::vector<float> q;      // [Ni, Dp] of one token, only when Di is not whole vectors
+  std::vector<float> q;      // [Ni, Dp] of one token, only if Di is not whole vectors
   std::vector<float> score;  // [kIndexTokensAtOnce, visible rows]
   std::vector<int32_t> order;
 };
@@ -68,8 +68,8 @@ void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t cou
   }
 }
 
-// Scores of tokens [token_begin, token_end), all of one sequence, for rows [row_begin, row_end): token t's at
-// scores + (t - token_begin) * stride. Rows that a token does not see are left out.
+// Scores of tokens [token_begin, token_end), all of one sequence, for rows [row_begin, row_end). Token t's scores are
+// at scores + (t - token_begin) * stride. Rows that a token does not see are skipped.
 void ScoreRows(const IndexTopkArgs& a, int64_t token_begin, int64_t token_end, int64_t row_begin, int64_t row_end,
                TopkScratch& s, float* scores, int64_t stride) {
   const int64_t di = a.q.dim(2), dp = PadToLanes(di);
@@ -89,7 +89,7 @@ void ScoreRows(const IndexTopkArgs& a, int64_t token_begin, int64_t token_end, i
   }
 }
 
-// Tokens [begin, end): in blocks of one sequence, each decoding its keys once.
+// Selects for tokens [begin, end), in blocks of one sequence; each block decodes its keys once.
 void SelectForTokens(const IndexTopkArgs& a, int64_t begin, int64_t end, TopkScratch& s) {
   const int64_t k = a.topk_idxs.dim(1);
   while (begin < end) {
@@ -98,7 +98,7 @@ void SelectForTokens(const IndexTopkArgs& a, int64_t begin, int64_t end, TopkScr
       ++last;
     const int64_t stride = Visible(a, last - 1);
     s.score.resize(std::max(s.score.size(), static_cast<size_t>((last - begin) * stride)));
-    int64_t scored = begin;  // tokens that see no more than K rows take them all
+    int64_t scored = begin;  // tokens that see at most K rows select all of them
     while (scored < last && Visible(a, scored) <= k) ++scored;
     if (scored < last) {
       ScoreRows(a, scored, last, 0, stride, s, s.score.data() + (scored - begin) * stride, stride);

@@ -19,7 +19,7 @@ DSV4_DECLARE_CPU_PRODUCT(LinearCpu, LinearArgs)
 
 namespace {
 
-// The kernels of a CPU, and the reference, take one part.
+// The CPU kernels and the reference take one matrix.
 constexpr Candidate<LinearArgs> kLinearCandidates[] = {
     DSV4_CUDA_ROW(LinearCuda, "OneTokenKernel, TileLinearKernel, WideLinearKernel, LinearKernel")
         DSV4_CPU_PRODUCT_ROWS(LinearCpu){"ref", SupportsCpu, LinearRef},
@@ -49,9 +49,9 @@ void Linear(const ExecContext& ctx, const LinearArgs& a) {
   DSV4_CHECK(a.x_blocks == nullptr || !a.norm);
   for (const LinearPart& part : a.parts) CheckLinearPart(ctx, a, part);
   if (ctx.device != DeviceKind::kCpu || a.parts.size() == 1) return RunOp("linear", kLinearCandidates, ctx, a);
-  // One by one, so that each is a line of a trace.
+  // One by one, so that each has its own line in a trace.
   for (const LinearPart& part : a.parts) {
-    LinearArgs one;  // assigned to, see LinearParts
+    LinearArgs one;  // by assignment, see LinearParts
     one.x = a.x, one.activation = a.activation;
     one.parts.Add(part);
     RunOp("linear", kLinearCandidates, ctx, one);

@@ -9,7 +9,7 @@ namespace dsv4::DSV4_ISA {
 
 namespace {
 
-// Leaves n tokens from `begin` of p, both multiples of kTokenBlock.
+// Reduces p to n tokens that begin at `begin`; both are multiples of kTokenBlock.
 template <typename Product>
 void TakeTokens(Product& p, int64_t begin, int64_t n) {
   if constexpr (requires { p.first_token; }) {
@@ -21,8 +21,8 @@ void TakeTokens(Product& p, int64_t begin, int64_t n) {
   p.num_tokens = n;
 }
 
-// Tiles of rows [begin, end), counted over all groups; a tile does not cross a group. `Product` is one of those for
-// which there is a MultiplyRows; group_stride counts what its x_offset counts.
+// Computes row tiles [begin, end), counted over all groups; a tile does not cross a group. `Product` is a type that has
+// a MultiplyRows; group_stride has the unit of its x_offset.
 template <typename Product>
 void MultiplyTiles(int64_t groups, Product p, int64_t group_stride, int64_t begin, int64_t end) {
   const int64_t rows = p.w->rows / groups, tiles = CeilDiv(rows, Product::kRows);

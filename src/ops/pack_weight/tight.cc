@@ -18,7 +18,7 @@ struct Exponents {
 
 class TightScan {
  public:
-  // skip_zeros: of every block of zeros, else only of those that cannot be counted.
+  // skip_zeros: ignores every block of zeros; otherwise only blocks of zeros whose scales do not fit.
   TightScan(const QuantTensor& w, bool skip_zeros)
       : w_(w), block_(InfoOf(w.format).block_cols), blocks_(w.cols / block_), skip_zeros_(skip_zeros) {}
 
@@ -32,7 +32,8 @@ class TightScan {
  private:
   const uint8_t* Scales(int64_t n) const { return w_.block_scale + n * blocks_; }
 
-  // By the row's least and largest byte, where all are plain powers of two, equal in pairs; false: it is not told.
+  // Uses the row's least and largest byte, if all scales are powers of two, equal in pairs. False: the result is
+  // unknown.
   bool WholeRow(int64_t n, Exponents* seen) const {
     const uint8_t* s = Scales(n);
     const bool nvfp4 = block_ == kNvfp4BlockSize;

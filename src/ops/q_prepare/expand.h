@@ -17,7 +17,7 @@ inline constexpr WeightFormat kFormat = WeightFormat::kNvfp4;
 struct ExpandCut {
   bool along_k;    // divides K as ops/linear does, for the same bits
   bool part;       // expand_part_cuda.cu: index heads, if any, have their own blocks
-  int64_t blocks;  // two per head, plus those of index heads, of the tokens' own rows and of the compressors
+  int64_t blocks;  // two per head, plus the blocks of index heads, tokens' own rows and compressors
 };
 inline ExpandCut CutOf(const ExecContext& ctx, const ExpandShape& s) {
   const int64_t items = (s.q_b.rows + s.index_q_b.rows) / 16;

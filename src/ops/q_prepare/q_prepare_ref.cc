@@ -7,7 +7,7 @@
 
 namespace dsv4 {
 
-// The ops that it stands for, each as the context chooses it: also what runs on the CPU.
+// The composition of the ops, each in the implementation that the context selects. It also runs on the CPU.
 void QPrepareRef(const ExecContext& ctx, const QPrepareArgs& a) {
   if (a.q) {
     const Tensor rows = a.q.Reshaped({a.q.dim(0) * a.q.dim(1), a.q.dim(2)});

@@ -63,7 +63,7 @@ void RouterRef(const ExecContext& ctx, const RouterArgs& a) {
       float sum = 0;
       for (int64_t i = 0; i < count; ++i) sum += s[static_cast<size_t>(picked[i])];
       for (int64_t i = 0; i < count; ++i) {
-        // Scores that all underflow to 0 would give 0/0: 1e-20 is what transformers adds (docs/dev/model.md).
+        // If all scores underflow to 0 the quotient is 0/0. transformers adds 1e-20 (docs/dev/model.md).
         weights[i] = s[static_cast<size_t>(picked[i])] / (sum + 1e-20f) * a.scaling_factor;
       }
     }

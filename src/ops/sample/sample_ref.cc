@@ -18,7 +18,7 @@ struct Token {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// The logits behind biases, `allowed` and penalties.
+// The logits after biases, `allowed` and penalties.
 std::vector<float> Adjusted(const float* logits, int64_t v, const SampleRow& row) {
   std::vector<float> adjusted(logits, logits + v);
   for (int32_t i = 0; i < row.num_bias; ++i) {
@@ -41,7 +41,7 @@ std::vector<float> Adjusted(const float* logits, int64_t v, const SampleRow& row
   return adjusted;
 }
 
-// Leaves the top_k and then those of them that make top_p. The tokens of a cut are in order of their rank.
+// Keeps the top_k tokens, then of these the top_p tokens. After a cut the tokens are in order of rank.
 void CutTokens(const SampleRow& row, int64_t v, std::vector<Token>* tokens) {
   const bool is_top_k = row.top_k > 0 && row.top_k < v;
   if (!is_top_k && row.top_p >= 1.0f) return;
@@ -77,7 +77,7 @@ int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
   if (row.min_p > 0) std::erase_if(tokens, [&](const Token& t) { return t.weight < static_cast<double>(row.min_p); });
   const uint64_t draw = RandomBits(row.seed, row.num_outputs);
   double least = std::numeric_limits<double>::infinity();
-  int32_t chosen = kSampleNan;  // the largest has mass
+  int32_t chosen = kSampleNan;  // never stays: the largest token has mass
   for (const Token& t : tokens) {
     if (t.mass == 0) continue;
     const int32_t id = sample::IdOf(t.rank);

@@ -81,7 +81,7 @@ OpWork WorkOf(const SparseAttentionArgs& a) {
   int64_t rows = 0, cached = 0;
   for (int64_t t = 0; t < a.cache.num_tokens; ++t) {
     rows += AttendedRows(a, t).size();
-    // the last token of a sequence stands for the others
+    // the last token of a sequence represents the others
     const bool last = t + 1 == a.cache.num_tokens || a.cache.sequence_of[t + 1] != a.cache.sequence_of[t];
     if (last) cached += AttendedRows(a, t).size();
   }

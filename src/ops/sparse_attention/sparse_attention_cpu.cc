@@ -12,13 +12,13 @@ namespace dsv4::DSV4_ISA {
 
 namespace {
 
-// Rows per step of the online softmax, counted from the start of the token's list: part of the summation order.
+// Rows per step of the online softmax, counted from the start of the token's list. Part of the summation order.
 constexpr int64_t kTile = 32;
 constexpr int64_t kHeadTile = 4;  // heads that share the loads of a row's channels
-// rows that stay in the first cache level while all heads' scores are taken: 16 KiB
+// rows that stay in the first cache level while all heads' scores are computed: 16 KiB
 constexpr int64_t kRowTile = 8;
-constexpr int64_t kChannelTile = 128;  // channels of kTile rows that stay there while all heads add them: 16 KiB
-constexpr int64_t kHeadGroup = 4;      // smallest share of a thread
+constexpr int64_t kChannelTile = 128;  // channels of kTile rows that stay in it while all heads add them: 16 KiB
+constexpr int64_t kHeadGroup = 4;      // fewest heads of a thread
 constexpr int64_t kMinTokensToShare = 4;
 
 // Cached rows that several tokens of the step attend to, decoded once: per sequence the ring, then the compressed rows.
@@ -61,7 +61,7 @@ class SharedRows {
     });
   }
 
-  // Null when the sequence's rows were not decoded.
+  // Null if the sequence's rows were not decoded.
   const float* Find(int64_t sequence, const AttendedRows::Place& place) const {
     const int64_t first = first_[static_cast<size_t>(sequence)];
     if (first < 0) return nullptr;
@@ -82,7 +82,7 @@ class SharedRows {
 // Working memory of one thread.
 struct AttentionScratch {
   std::vector<float> rows;                 // [kTile, Dp]: decoded rows; Dp = Dh padded to whole vectors
-  std::vector<float> q;                    // [heads, Dp], only when Dh is not whole vectors
+  std::vector<float> q;                    // [heads, Dp], only if Dh is not whole vectors
   std::vector<float> out;                  // [heads, Dp]: sums of the weighted rows
   std::vector<float> score;                // [heads, kTile]
   std::vector<float> largest, sum, decay;  // [heads]
@@ -125,8 +125,8 @@ void Scores(const float* q, int64_t num_heads, const float* const* rows, int64_t
     ScoresOfRows(q, num_heads, rows, i, std::min(count, i + kRowTile), count, dp, score);
 }
 
-// Turns a head's scores into exp(scale * score - largest), with the running maximum and sum; returns the factor for
-// what was summed before.
+// Replaces a head's scores by exp(scale * score - largest) and updates the running maximum and sum. Returns the factor
+// for the earlier sums.
 float SoftmaxStep(float* score, int64_t count, float scale, float& largest, float& sum) {
   for (int64_t i = count; i < kTile; ++i) score[i] = -std::numeric_limits<float>::infinity();
   Vec s[kTile / kLanes];
@@ -265,7 +265,7 @@ void Attend(const SparseAttentionArgs& a, const SharedRows& shared, int64_t t, i
 
 }  // namespace
 
-// Work is cut by (token, group of heads): a thread's part covers whole tokens where it can, and decodes every row of a
+// The work is divided by (token, group of heads). A thread gets whole tokens if possible, and decodes every row of a
 // token once for all its heads.
 void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a) {
   static thread_local SharedRows shared_rows;
@@ -273,7 +273,7 @@ void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a) {
   const int64_t num_heads = a.q.dim(1), groups = CeilDiv(num_heads, kHeadGroup);
   shared.Decode(ctx, a, PadToLanes(a.q.dim(2)));
   if (a.cache.num_tokens == 0) return;
-  const int64_t rows = AttendedRows(a, a.cache.num_tokens - 1).size();  // the others' are about as many, or fewer
+  const int64_t rows = AttendedRows(a, a.cache.num_tokens - 1).size();  // others have about as many or fewer
   const int64_t grain = GrainFor(2 * rows * a.q.dim(2) * std::min(num_heads, kHeadGroup));
   ParallelFor(ctx.pool, a.cache.num_tokens * groups, grain, [&](int64_t begin, int64_t end, int) {
     static thread_local AttentionScratch scratch;

@@ -8,9 +8,9 @@ namespace dsv4::DSV4_ISA {
 
 namespace {
 
-constexpr int64_t kUnit = 64;  // floats: whole lines of the cache are one rank's
+constexpr int64_t kUnit = 64;  // floats: each cache line belongs to one rank
 
-// Elements [begin, end) of the arrays `to` .. become the parts' sum.
+// Writes the sum of the partials' elements [begin, end) to the arrays `to`.
 template <int Count>
 void SumPart(float* const* parts, std::span<float* const> to, int64_t begin, int64_t end) {
   int64_t i = begin;
@@ -34,7 +34,7 @@ void SumPart(float* const* parts, std::span<float* const> to, int64_t begin, int
 
 }  // namespace
 
-// Each rank adds its share of the elements for all of them, in place; or its own rows for itself.
+// Each rank adds its share of the elements for all ranks, in place; or its own rows for itself.
 void SumRanksCpu(const ExecContext& ctx, const SumRanksArgs& a) {
   const RankView& ranks = *ctx.ranks;
   if (!ranks.exchange->Meet(ranks.rank, a.site, a.y.f32())) return;
@@ -59,7 +59,7 @@ void SumRanksCpu(const ExecContext& ctx, const SumRanksArgs& a) {
         return SumPart<8>(parts, to, begin, end);
     }
   });
-  (void)ranks.exchange->Leave(ranks.rank, a.site);  // the exchange's status says what went wrong
+  (void)ranks.exchange->Leave(ranks.rank, a.site);  // the exchange's status has the error
 }
 
 }  // namespace dsv4::DSV4_ISA

@@ -7,7 +7,7 @@
 // The order of summation per output is the same for every number of tokens, rows or threads. Within a step of 32
 // columns the tile instruction adds even and odd positions one by one, then both sums, then adds to the chunk's
 // accumulator. Chunks of 256 columns (FP8: 128) are added to totals. Then the three terms are added, first to last. The
-// global scale multiplies last. Positions are those of column_order.h. The tile instruction treats numbers below 2^-126
+// global scale multiplies last. column_order.h defines the positions. The tile instruction treats numbers below 2^-126
 // as zeros.
 #pragma once
 

@@ -29,7 +29,7 @@ DSV4_INLINE void StoreBf16(uint16_t* out, Vec low, Vec high) {
   std::memcpy(out, &pair, 64);
 }
 
-// Positions [k, k + width) of a row, width a multiple of kTileStep; zeros behind the row's last column.
+// Positions [k, k + width) of a row, width a multiple of kTileStep; zeros after the row's last column.
 template <typename Row>
 void DecodeRow(const Row& row, int64_t k_dim, int64_t k, int64_t width, uint16_t* out) {
   constexpr int64_t kStep = std::max(kTileStep, Row::kVectors * kLanes);
@@ -66,7 +66,7 @@ void DecodeRow(const Row& row, int64_t k_dim, int64_t k, int64_t width, uint16_t
 template <int RowTiles>
 DSV4_INLINE void MultiplySteps(const uint16_t* weights, const uint32_t* x, int64_t steps, float* sums) {
   constexpr int64_t kStride = kMostChunk * 2;
-  asm volatile("" ::: "memory");  // what the tiles load has been stored
+  asm volatile("" ::: "memory");  // the data that the tiles load has been stored
   _tile_zero(0);
   if constexpr (RowTiles > 1) _tile_zero(1);
   if constexpr (RowTiles > 2) _tile_zero(2);
@@ -86,7 +86,7 @@ DSV4_INLINE void MultiplySteps(const uint16_t* weights, const uint32_t* x, int64
 }
 #undef DSV4_TILE_ROW
 
-// Asks for `bytes` bytes of a row.
+// Prefetches `bytes` bytes of a row.
 DSV4_INLINE void Prefetch(const uint8_t* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }
@@ -134,7 +134,7 @@ class TileBlock {
 
  private:
   void Decode(int64_t n, int64_t count, int64_t row_tiles, int64_t k, int64_t width) {
-    // Of every row what the next chunk needs, at the end of a row the next block's first chunk.
+    // Prefetches the next chunk of every row; at the end of a row the first chunk of the next block.
     const int64_t bits = Row::kCodeBits, chunk_bytes = Row::kChunk * bits / 8;
     const bool last = k + Row::kChunk >= w_.cols;
     const uint8_t* ahead = w_.codes + (last ? n + kBlockRows : n) * w_.row_bytes() +
@@ -198,7 +198,7 @@ void MultiplyRows(const TileProduct& p, int64_t begin, int64_t end) {
   static constexpr TileConfig kConfig;
   _tile_loadconfig(&kConfig);
   WithRowsOf(p.w->format, [&]<typename Row>() {
-    if constexpr (!std::is_same_v<Row, F32Row>) MultiplyRowsOf<Row>(p, begin, end);  // F32 is not a product for tiles
+    if constexpr (!std::is_same_v<Row, F32Row>) MultiplyRowsOf<Row>(p, begin, end);  // F32 has no tile product
   });
   _tile_release();
 }

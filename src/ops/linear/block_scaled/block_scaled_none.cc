@@ -1,4 +1,4 @@
-// The build without CUDA.
+// For builds without CUDA.
 #include "ops/linear/block_scaled/block_scaled.h"
 
 namespace dsv4 {

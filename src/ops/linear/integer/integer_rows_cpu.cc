@@ -47,7 +47,7 @@ DSV4_INLINE Weights LoadWeights(const uint8_t* codes, const uint8_t* scales) {
           _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(packed, 4), low)), LaneScales<F>(scales)};
 }
 
-// sums + products of the codes with one byte of the inputs, added up for every lane.
+// sums + products of the codes with one byte of the inputs, added per lane.
 DSV4_INLINE __m512i Dot(const Weights& w, const int8_t* x, __m512i sums) {
   const __m512i even = _mm512_loadu_si512(x), odd = _mm512_loadu_si512(x + 64);
 #ifdef __AVX512VNNI__
@@ -109,7 +109,7 @@ DSV4_INLINE Weights LoadWeights(const uint8_t* codes, const uint8_t* scales) {
   return w;
 }
 
-// Products of the codes with one byte of the inputs, added up for every lane.
+// Products of the codes with one byte of the inputs, added per lane.
 DSV4_INLINE __m256i Dot(const Weights& w, const int8_t* x) {
   const auto products = [&](int i) {
     return _mm256_maddubs_epi16(w.codes[i], _mm256_load_si256(reinterpret_cast<const __m256i*>(x + 32 * i)));
@@ -155,7 +155,7 @@ template <int Bytes>
 DSV4_INLINE Vec AddProducts(const Weights& w, const IntegerBlock<Bytes>& x, Vec acc) {
   float dots[kLanes];
   for (int64_t l = 0; l < kLanes; ++l) {
-    uint32_t dot = 0;  // modulo 2^32 on the way
+    uint32_t dot = 0;  // intermediate sums are modulo 2^32
     for (int b = 0; b < Bytes; ++b) {
       int32_t sum = 0;
       for (int64_t i = l * kLaneColumns; i < (l + 1) * kLaneColumns; ++i) sum += w.codes[i] * x.bytes[b][i];
@@ -182,7 +182,7 @@ struct Format {
   static constexpr uint8_t kNan = F == WeightFormat::kNvfp4 ? 0x7F : 0xFF;  // also the largest code without its sign
 };
 
-// Codes are asked for this far ahead of their use, across rows, which follow one another in memory.
+// Codes are prefetched this far ahead of their use, across rows, which are contiguous in memory.
 constexpr int64_t kPrefetchBytes = 2048;
 
 // Row n times T tokens. One row at a time reads memory as one stream.
@@ -218,9 +218,9 @@ void MultiplyRow(const IntegerProduct& p, int64_t n, int64_t begin, int64_t firs
   for (int t = 0; t < T; ++t) p.y[first_token + t][p.y_offset + n - begin] = Sum(acc[t]) * scale;
 }
 
-constexpr int64_t kMostTokens = 8;  // accumulators, and the weights of a step, fit the registers
+constexpr int64_t kMostTokens = 8;  // accumulators and the weights of a step fit in the registers
 
-constexpr int64_t kRowsInCache = 16;  // that one group of tokens after the other multiplies
+constexpr int64_t kRowsInCache = 16;  // rows that all groups of tokens multiply in turn
 
 template <WeightFormat F, int Bytes, int T>
 void MultiplyBlock(const IntegerProduct& p, int64_t begin, int64_t n, int64_t end, int64_t first_token) {

@@ -19,15 +19,15 @@ constexpr int64_t kBlockTokens = kTileTokens;
 constexpr int64_t kBlockTokens = 1;  // a vector is two registers of SSE2's 16
 #endif
 
-// What a chunk's accumulator is multiplied by; see decode.h.
+// Adds a chunk's accumulator to the total, times its scale, if any; see decode.h.
 template <typename Row>
 DSV4_INLINE Vec AddChunk(const QuantTensor& w, int64_t n, int64_t k, Vec acc, Vec total) {
   if constexpr (Row::kChunkScale) return Fma(acc, Set(Row::ChunkScale(w, n, k)), total);
   return Add(acc, total);
 }
 
-// Asks for the codes of the R rows behind the present R, `width` columns from k: rows follow one another in memory, and
-// the processor's own prefetch starts anew with every row, which matters for the short ones.
+// Prefetches the codes of the R rows after the current R, `width` columns from k. Rows are contiguous in memory, but
+// the processor's own prefetch starts again with every row, which matters for short rows.
 template <typename Row, int R>
 DSV4_INLINE void PrefetchNextRows(const QuantTensor& w, int64_t n, int64_t k, int64_t width) {
   if constexpr (Row::kInTiles) {
@@ -42,8 +42,8 @@ DSV4_INLINE void PrefetchNextRows(const QuantTensor& w, int64_t n, int64_t k, in
   }
 }
 
-// Few tokens: weights go from their codes into registers and into T products each. A function of its own: inlined, GCC
-// reloads the rows' addresses from memory with every product.
+// Few tokens: weights go from their codes into registers, and each is used in T products. A separate function: if it is
+// inlined, GCC reloads the rows' addresses from memory with every product.
 template <typename Row, int R, int T>
 [[gnu::noinline]] void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
   const QuantTensor& w = *p.w;
@@ -83,24 +83,24 @@ template <typename Row, int R, int T>
 
 template <typename Row, int T>
 void MultiplyFewTokens(const RowProduct& p, int64_t begin, int64_t end) {
-  // Accumulators and what decoding needs fit the registers; in tiles two rows share their lines, which one token's
-  // products have soonest by themselves (measured).
+  // Accumulators and the decoder's values fit in the registers. In tiles two rows share cache lines; for one token two
+  // rows at a time are fastest (measured).
   constexpr int64_t kRows = T == 2 || (T == 1 && !Row::kInTiles) ? 4 : 2;
   int64_t n = begin;
   for (; n + kRows <= end; n += kRows) MultiplyInRegisters<Row, kRows, T>(p, n, begin);
   for (; n < end; ++n) MultiplyInRegisters<Row, 1, T>(p, n, begin);
 }
 
-// fn(0) .. fn(N - 1) with constants: indices that GCC knows before it decides what lives in registers.
+// fn(0) .. fn(N - 1) with constants, so that GCC knows the indices before it allocates registers.
 template <int64_t N, typename Fn>
 DSV4_INLINE void Unroll(const Fn& fn) {
   [&]<int64_t... I>(std::integer_sequence<int64_t, I...>) { (fn(std::integral_constant<int64_t, I>()), ...); }
   (std::make_integer_sequence<int64_t, N>());
 }
 
-// The products of kTileRows decoded rows and T tokens over a chunk, added to their totals; the `first` chunk takes
-// these for zero, whatever is there. x holds `vectors` times a vector of each token, w the same of each row. A function
-// of its own: inlined, GCC leaves accumulators in memory.
+// Adds the products of kTileRows decoded rows and T tokens over a chunk to their totals. The `first` chunk overwrites
+// the totals. x holds `vectors` times one vector of each token, w the same of each row. A separate function: if it is
+// inlined, GCC leaves accumulators in memory.
 template <int T, bool Scaled>
 [[gnu::noinline]] void AddTile(const float* x, const float* w, int64_t vectors, const float* scale, bool first,
                                Vec* total) {
@@ -126,7 +126,8 @@ template <int T, bool Scaled>
 constexpr int64_t kMaxChunk = 256;
 constexpr int64_t kBlockTotals = 64 * kTokenBlock;
 
-// A thread's memory for BlockProduct, kept: too much for a stack that somebody else made.
+// A thread's memory for BlockProduct, reused between calls: too large for the stack of a thread that another program
+// made.
 struct BlockMemory {
   alignas(64) float decoded[kRowBlock * kMaxChunk];
   float scale[kRowBlock];
@@ -139,11 +140,11 @@ struct BlockMemory {
   }
 };
 
-// Many tokens. A block of up to kTokenBlock tokens by as many rows of W as there is room for running totals goes
-// through the columns in strips of a few chunks. A strip's inputs are copied side by side first (rows of x lie a power
-// of two apart, on the same few sets of a cache) and stay in the second cache level with the totals; then kRowBlock
-// rows of W at a time are decoded into the first, a chunk at a time, and multiplied with all tokens in tiles. Inputs
-// and weights lie in the order in which a tile reads them.
+// Many tokens. A block has up to kTokenBlock tokens and the rows of W whose running totals fit. It processes the
+// columns in strips of a few chunks. It first copies a strip's inputs next to each other, because rows of x are a power
+// of two apart and share a few cache sets. The copies and the totals stay in the second cache level. Then it decodes
+// kRowBlock rows of W at a time, one chunk at a time, into the first level, and multiplies them with all tokens in
+// tiles. Inputs and weights are stored in the order in which a tile reads them.
 template <typename Row>
 class BlockProduct {
  public:
@@ -166,7 +167,7 @@ class BlockProduct {
   };
   static_assert(Row::kChunk <= kMaxChunk);
 
-  // fn(t, n) for tiles of n tokens from t on: 4 = 2 + 2, one leaves no reuse.
+  // fn(t, n) for tiles of n tokens from t: 4 = 2 + 2, because one token has no reuse.
   template <typename Fn>
   static DSV4_INLINE void ForEachTile(int64_t num_tokens, const Fn& fn) {
     for (int64_t t = 0, n = 0; t < num_tokens; t += n) {
@@ -197,14 +198,14 @@ class BlockProduct {
     }
   }
 
-  // Of the chunk at k.
+  // The vectors of the chunk at k.
   static int64_t Vectors(int64_t k, int64_t end) { return PadToLanes(std::min(Row::kChunk, end - k)) / kLanes; }
 
   static void CopyInputs(const Tokens& tokens, int64_t offset, int64_t vectors, float* out) {
     constexpr int64_t kLine = 64 / sizeof(float);
     ForEachTile(tokens.count, [&](int64_t first, int64_t n) {
       for (int64_t t = first; t < first + n; ++t) {
-        // Pieces of rows are too short for the processor to see a stream. Behind the last token comes the next chunk.
+        // Pieces of rows are too short for the processor to detect a stream. After the last token comes the next chunk.
         const int64_t next = t + kBlockTokens;
         const float* ahead = next < tokens.count
                                  ? tokens.x[next] + offset
@@ -219,8 +220,8 @@ class BlockProduct {
 
   float* DecodedRow(int64_t r) { return decoded_ + r / kTileRows * kTileRows * Row::kChunk + r % kTileRows * kLanes; }
 
-  // `width` columns from k of rows [n, n + rows). Rows from `next` on (up to `end`) at `next_k` are wanted after that:
-  // short pieces again, no stream.
+  // Decodes `width` columns from k of rows [n, n + rows). Prefetches the rows from `next` (up to `end`) at `next_k`,
+  // which come after that: these are also short pieces without a stream.
   void DecodeRows(const QuantTensor& w, int64_t n, int64_t rows, int64_t k, int64_t width, int64_t next, int64_t next_k,
                   int64_t end) {
     for (int64_t r = 0; r < rows; ++r) {
@@ -247,7 +248,7 @@ class BlockProduct {
     if (whole < width) Store(out + whole * kTileRows, row.LoadTail(k + whole, width - whole));
   }
 
-  // What is decoded times the chunk's inputs. total: [rows / kTileRows][num_tokens][kTileRows]
+  // Multiplies the decoded weights with the chunk's inputs. total: [rows / kTileRows][num_tokens][kTileRows]
   void MultiplyChunk(int64_t num_tokens, int64_t vectors, const float* inputs, int64_t rows, bool first, Vec* total) {
     ForEachTile(num_tokens, [&](int64_t t, int64_t n) {
       for (int64_t r = 0; r < rows; r += kTileRows) {

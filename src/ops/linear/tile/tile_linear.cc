@@ -8,12 +8,12 @@ namespace dsv4::tile_linear {
 
 namespace {
 
-constexpr int64_t kInputBytes = 65536;  // of x, that one block reads and converts, before K is cut over a cluster
-constexpr int64_t kFewInputBytes = 2 * kInputBytes;  // the same of up to kFewTokens, whose kernel has no clusters
-// up to here K is also cut where there are fewer items than multiprocessors (one token has its own kernel)
+constexpr int64_t kInputBytes = 65536;  // bytes of x that one block reads and converts before a cluster divides K
+constexpr int64_t kFewInputBytes = 2 * kInputBytes;  // the same for up to kFewTokens, whose kernel has no clusters
+// up to this many tokens K is also divided if there are fewer items than multiprocessors (one token has its own kernel)
 constexpr int64_t kSpreadTokens = 8;
 
-// The tokens that the kernel for so many has room for.
+// The tokens that the kernel for num_tokens tokens has room for.
 int64_t RoomOf(int64_t num_tokens) { return num_tokens <= 2 ? num_tokens : kFewTokens; }
 
 }  // namespace
@@ -54,7 +54,8 @@ bool OneTokenTakes(const ExecContext& ctx, int64_t num_tokens, std::span<const Q
   const int64_t blocks = std::min<int64_t>({ctx.gpu.multiprocessors, items, kMaxClusters});
   const int log_segments = LogSegments(ctx, tile_cols, items);
   if (groups > blocks || (mixed && log_segments == 0)) return false;
-  // Blocks of several formats have one each, and of the smallest more than their share: so many at most.
+  // With several formats each block has one format, and a block of the smallest gets more than its share: at most this
+  // many.
   const BlockShape block = {.tile_cols = tile_cols,
                             .max_items = CeilDiv(items / groups, blocks / groups) * (mixed ? 4 : 1),
                             .log_segments = log_segments,
@@ -66,7 +67,7 @@ bool OneTokenTakes(const ExecContext& ctx, int64_t num_tokens, std::span<const Q
 
 bool Pushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w) {
   const int64_t tile_cols = w.cols / kTileCols64, items = w.rows / 16, sms = ctx.gpu.multiprocessors;
-  // Of several tokens fewer items would be spread over clusters.
+  // With several tokens fewer items would be spread over clusters.
   const bool room = num_tokens == 1
                         ? tile_cols <= 256 && items <= 32 * sms
                         : num_tokens <= kFewTokens && tile_cols <= 64 && items <= 4 * sms && 2 * items > sms;

@@ -67,7 +67,7 @@ constexpr int StrideOfSums(int items) { return 16 * items + 4; }
 size_t SharedBytes(const BlockShape& block, int64_t num_tokens, int numbers, int slots);
 
 // Whether a block of OneTokenKernel with rings of `slots` slots has room for `num_tokens` tokens and, if K is divided,
-// has at most as many rows as threads.
+// has no more rows than threads.
 bool OneTokenFits(const BlockShape& block, int64_t num_tokens, int slots);
 
 // Whether OneTokenKernel, and not TileLinearKernel, computes the product of `num_tokens` tokens with these matrices. x

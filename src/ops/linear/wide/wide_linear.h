@@ -3,8 +3,8 @@
 // multiplied by wgmma. x is converted once, to blocks of BF16 numbers in scratch memory.
 //
 // A row has TileLinear's bits. K is divided into the same segments (tile_linear::LogSegments). In a segment even and
-// odd tiles of 64 columns have separate sums, and so have the two terms of an input. Sums are added in the same order.
-// wgmma adds the sixteen products of a step to a sum as mma.m16n8k16 does.
+// odd tiles of 64 columns have separate sums. The two terms of an input also have separate sums. Sums are added in the
+// same order. wgmma adds the sixteen products of a step to a sum as mma.m16n8k16 does.
 #pragma once
 
 #include "ops/linear/tile/tile_linear.h"
