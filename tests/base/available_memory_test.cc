@@ -13,7 +13,7 @@ namespace {
 using test::TempDir;
 using test::WriteBytes;
 
-// A made-up /proc and /sys.
+// An artificial /proc and /sys.
 class AvailableMemoryTest : public ::testing::Test {
  protected:
   void Put(const std::string& path, const std::string& text) {

@@ -33,7 +33,7 @@ TEST(CpuTopology, ListsOfCores) {
 class TwoNodes : public testing::Test {
  protected:
   void SetUp() override {
-    // One folder for each test: ctest runs them beside each other.
+    // One folder per test, because ctest runs tests in parallel.
     root_ = testing::TempDir() + "dsv4_topology_" + testing::UnitTest::GetInstance()->current_test_info()->name() +
             "_" + std::to_string(::getpid());
     std::filesystem::remove_all(root_);
@@ -61,7 +61,7 @@ TEST_F(TwoNodes, AreRead) {
   EXPECT_EQ(cores[1], (Core{5, 1, 0}));
   EXPECT_EQ(cores[2], (Core{8, 0, 1}));
   EXPECT_EQ(cores[3], (Core{13, 1, 1}));
-  EXPECT_EQ(DescribeCores({8}, root_)[0].sibling, 0);  // the first of its core that may be used
+  EXPECT_EQ(DescribeCores({8}, root_)[0].sibling, 0);  // the first usable one of its core
   EXPECT_EQ(NumNodes(cores), 2);
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of its own for every test.
+// Each test has its own folder.
 class File : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -52,7 +52,7 @@ TEST_F(File, WritesAndReadsBackEveryByte) {
   EXPECT_EQ(*ReadFile(Path("a"), 10), "short");
   ASSERT_TRUE(WriteFile(Path("a"), "").ok());
   EXPECT_EQ(*ReadFile(Path("a"), 10), "");
-  EXPECT_EQ(NumEntries(), 1);  // no temporary file stays
+  EXPECT_EQ(NumEntries(), 1);  // no temporary file remains
 }
 
 TEST_F(File, ReadRefusesWhatItCannotRead) {
@@ -74,7 +74,7 @@ TEST_F(File, ReadsPipesUpToTheLimit) {
     int ends[2];
     ASSERT_EQ(::pipe(ends), 0);
     std::thread writer([fd = ends[1]] {
-      const std::string bytes(200000, 'x');  // more than a pipe holds
+      const std::string bytes(200000, 'x');  // more than the buffer of a pipe
       size_t done = 0;
       while (done < bytes.size()) {
         const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
@@ -103,7 +103,7 @@ TEST_F(File, FailedWritesLeaveTheOldFileAndNothingElse) {
   EXPECT_FALSE(WriteFile(Path("folder"), "x").ok());  // cannot replace a folder
   EXPECT_EQ(NumEntries(), 1);
   ASSERT_TRUE(WriteFile(Path("a"), "old").ok());
-  // A rename would replace what is no regular file.
+  // A rename would replace a link or a pipe.
   fs::create_symlink(Path("a"), Path("link"));
   ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
   for (const char* name : {"link", "pipe"}) {
@@ -125,7 +125,7 @@ TEST_F(File, PiecesAreWrittenOneBehindTheOther) {
   ASSERT_EQ(::stat(Path("p").c_str(), &st), 0);
   const mode_t mask = ::umask(0);
   ::umask(mask);
-  EXPECT_EQ(st.st_mode & 0777, 0666 & ~mask);  // as any other new file, not the private mode of a temporary one
+  EXPECT_EQ(st.st_mode & 0777, 0666 & ~mask);  // like any other new file; a temporary file's mode would be private
 }
 
 TEST_F(File, ReadersSeeTheOldFileOrTheNewOneNeverAPart) {
@@ -150,7 +150,7 @@ TEST_F(File, MapsAWholeFile) {
   EXPECT_EQ(file->size(), 5);
   EXPECT_EQ(file->path(), Path("a"));
   EXPECT_EQ(std::memcmp(file->data(), "hello", 5), 0);
-  fs::remove(Path("a"));  // the bytes live on
+  fs::remove(Path("a"));  // the bytes remain
   EXPECT_EQ(file->data()[4], 'o');
 }
 
@@ -172,7 +172,7 @@ TEST_F(File, MapRefusesWhatItCannotMap) {
 TEST_F(File, MapOfANamedPipeFailsAtOnce) {
   ASSERT_EQ(::mkfifo(Path("fifo").c_str(), 0600), 0);
   EXPECT_EQ(MappedFile::Open(Path("fifo")).status().code(),
-            StatusCode::kInvalidArgument);  // no writer will ever come
+            StatusCode::kInvalidArgument);  // there is no writer
 }
 
 TEST_F(File, UnreadableFilesAreErrorsThatNameThem) {

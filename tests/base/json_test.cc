@@ -37,7 +37,7 @@ TEST(Json, RefusesDeepNestingWithoutRecursing) {
   EXPECT_EQ(ParseJson(nested("[", "]", kMaxJsonDepth + 1), "test").status().code(), StatusCode::kDataLoss);
   EXPECT_FALSE(ParseJson(nested("{\"a\":", "}", kMaxJsonDepth + 1), "test").ok());
   EXPECT_FALSE(ParseJson(std::string(10'000'000, '['), "test").ok());
-  // Brackets inside strings, behind escapes, are text.
+  // Brackets inside strings and after escapes are text.
   EXPECT_TRUE(ParseJson("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\\\\\"]", "test").ok());
 }
 

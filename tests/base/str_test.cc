@@ -49,7 +49,7 @@ TEST(Status, ResultHoldsAValueOrTheReasonWhyNot) {
   ASSERT_FALSE(bad.ok());
   EXPECT_EQ(bad.status().code(), StatusCode::kNotFound);
   EXPECT_EQ(bad.status().message(), "no such file");
-  EXPECT_EQ(Result<int>(Status{}).status().code(), StatusCode::kInternal);  // an ok status is no value
+  EXPECT_EQ(Result<int>(Status{}).status().code(), StatusCode::kInternal);  // an ok status is not a value
   Result<std::unique_ptr<int>> owned = std::make_unique<int>(7);
   const std::unique_ptr<int> taken = std::move(owned).value();
   EXPECT_EQ(*taken, 7);
@@ -76,7 +76,7 @@ TEST(Status, MacrosReturnEarly) {
   EXPECT_EQ(AddOne(DataLoss("bad")).status().message(), "bad");
 }
 
-// The first words of the streams are part of the contract: seeded sampling and fixtures rest on them.
+// The first words of the streams are part of the contract: seeded sampling and fixtures depend on them.
 TEST(Random, IsTheSameEverywhere) {
   static_assert(RandomBits(0, 0) != RandomBits(0, 1) && RandomBits(0, 0) != RandomBits(1, 0));
   static_assert(MixBits(0) == 0 && MixBits(0x9e3779b97f4a7c15u) == 0xe220a8397b1dcdafu);  // SplitMix64's first output

@@ -72,7 +72,7 @@ TEST(ThreadPool, ThousandsOfJobsSeeEachOthersWrites) {
     const std::vector<int64_t>& from = job % 2 ? y : x;
     std::vector<int64_t>& to = job % 2 ? x : y;
     pool.ParallelFor(48, 1, [&](int64_t begin, int64_t end, int) {
-      // Reads what other threads wrote in the job before: the pool orders the jobs.
+      // Reads the results of other threads in the previous job: the pool orders the jobs.
       for (int64_t i = begin; i < end; ++i) to[static_cast<size_t>(i)] = from[static_cast<size_t>(47 - i)] + 1;
     });
   }
@@ -85,7 +85,7 @@ TEST(ThreadPool, WakesWorkersThatSleep) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));  // longer than workers poll
     std::atomic<int> items{0};
     pool.ParallelFor(3, 1, [&](int64_t begin, int64_t end, int thread) {
-      if (thread == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // and the caller sleeps, too
+      if (thread == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // and the caller also sleeps
       items += static_cast<int>(end - begin);
     });
     EXPECT_EQ(items.load(), 3);
@@ -154,7 +154,7 @@ TEST(ThreadPool, PinnedThreadsStayOnTheirCores) {
     });
   }
   for (size_t i = 0; i < cores.size(); ++i) EXPECT_EQ(ids[i], cores[i].id);
-  EXPECT_EQ(UsableCores().size(), cores.size());  // the caller is free again
+  EXPECT_EQ(UsableCores().size(), cores.size());  // the caller is not pinned any more
   const PoolUse nothing(nullptr);
   ThreadPool free(2);
   const PoolUse not_pinned(&free);
@@ -170,7 +170,7 @@ TEST(ThreadPool, MemoryThatRunsOutOnAnyThreadIsTheCallersError) {
       ++done;
     };
     EXPECT_THROW(pool.ParallelFor(4, 1, work), std::bad_alloc);
-    EXPECT_EQ(done, 3);  // all have ended by then
+    EXPECT_EQ(done, 3);  // all have ended
   }
   int64_t sum = 0;
   pool.ParallelFor(1, 1, [&](int64_t, int64_t end, int) { sum += end; });

@@ -23,7 +23,7 @@ double SecondsOf(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Nobody reads a number before it is written, and nobody writes the next one before all have read.
+// No rank reads a number before it is written, or writes the next one before all have read.
 TEST(Exchange, ShowsEveryRankWhatTheOthersBring) {
   for (const int count : {1, 2, 4, 8}) {
     Exchange exchange(count, {.timeout_s = 60});
@@ -46,7 +46,7 @@ TEST(Exchange, ShowsEveryRankWhatTheOthersBring) {
   }
 }
 
-// Counts go on beyond 32 bits.
+// Counts continue beyond 32 bits.
 TEST(Exchange, NumbersOfManyExchanges) {
   Exchange exchange(2, {.timeout_s = 60, .first = 0xFFFFFFF0u});
   std::atomic<int> wrong = 0;
@@ -71,9 +71,9 @@ TEST(Exchange, ALateRankIsAwaited) {
   EXPECT_TRUE(exchange.status().ok());
 }
 
-// The others give up after the time-out, say who did not come and where, and from then on wait for nobody.
+// The others stop waiting after the limit, report which rank did not come and where, and do not wait again.
 TEST(Exchange, ADeadRankIsNamedAndTheStepDrains) {
-  Exchange exchange(4, {.timeout_s = 3,  // far more than the others may be late on a busy machine
+  Exchange exchange(4, {.timeout_s = 3,  // far longer than the delay of a rank on a busy machine
                         .site_name = [](int64_t site) { return "layer " + std::to_string(site / 2) + ", experts"; }});
   const double seconds = SecondsOf([&] {
     RunRanks(exchange, [&](const ExecContext&, int rank) {
@@ -87,7 +87,7 @@ TEST(Exchange, ADeadRankIsNamedAndTheStepDrains) {
       }
     });
   });
-  EXPECT_LT(seconds, 60) << "a time-out at each site behind it";
+  EXPECT_LT(seconds, 60) << "a time-out at each later site";
   EXPECT_EQ(exchange.status().code(), StatusCode::kInternal);
   EXPECT_THAT(exchange.status().message(), HasSubstr("rank 2 sent nothing to rank "));
   EXPECT_THAT(exchange.status().message(), HasSubstr("for 3 s (layer 17, experts)"));
@@ -107,7 +107,7 @@ TEST(Exchange, ARankThatFailsWakesTheOthersAtOnce) {
   EXPECT_EQ(exchange.status().message(), "rank 1: no memory for this step");
 }
 
-// What a rank shows stays as it is while another still reads it, though the exchange has failed in between.
+// The data that a rank shows does not change while another rank reads it, even if the exchange fails in between.
 TEST(Exchange, AFailureWaitsForThoseWhoRead) {
   Exchange exchange(4, {.timeout_s = 60});
   int shown[4] = {7, 7, 7, 7};
@@ -115,7 +115,7 @@ TEST(Exchange, AFailureWaitsForThoseWhoRead) {
   RunRanks(exchange, [&](const ExecContext&, int rank) {
     ASSERT_TRUE(exchange.Meet(rank, 0, &shown[rank]));
     ++met;
-    while (rank == 0 && met < 4) std::this_thread::yield();  // a failure in between would end the others' Meet
+    while (rank == 0 && met < 4) std::this_thread::yield();  // a failure before would end the others' Meet
     if (rank == 0) return exchange.FailRank(0, Internal("a test"));
     if (rank == 1) std::this_thread::sleep_for(milliseconds(100));
     for (int p = 1; p < 4; ++p) wrong += *static_cast<int*>(exchange.shown(p)) != 7;

@@ -1,4 +1,4 @@
-// Batch invariance: the same tokens give the same bits, whatever runs beside them.
+// Batch invariance: the same tokens give the same bits, whatever else is in the batch.
 
 #include <memory>
 
@@ -8,7 +8,7 @@
 namespace dsv4::test {
 namespace {
 
-// As trained: all roundings on.
+// As in training: all roundings are on.
 EngineOptions DefaultOptions(const std::string& dir, int threads) {
   EngineOptions options;
   options.model_dir = dir;
@@ -19,7 +19,7 @@ EngineOptions DefaultOptions(const std::string& dir, int threads) {
 TEST(Batch, EightRaggedSequencesEqualEachAlone) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
   EngineOptions options = DefaultOptions(dir, 2);
-  options.prefill_chunk = 64;  // several passes, sequences leaving at different times
+  options.prefill_chunk = 64;  // several passes; sequences leave at different times
   auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   const int64_t v = engine->info().vocab_size;

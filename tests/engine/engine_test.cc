@@ -1,4 +1,4 @@
-// Errors and limits of Engine and Session: one clear line each, and nothing changed.
+// Errors and limits of Engine and Session: each error is one clear line, and nothing changes.
 
 #include <limits>
 
@@ -110,7 +110,7 @@ TEST_F(EngineApi, BadOptionsAreRefusedByName) {
   load([](EngineOptions& o) { o.model_dir = "/does/not/exist"; }, "/does/not/exist");
 }
 
-// What is refused has not been allocated: the test takes no memory.
+// A refused model is not allocated, so the test needs no memory.
 TEST(SyntheticModel, ThatDoesNotFitIsToldHowManyLayersDo) {
   const int64_t available = AvailableMemory();
   if (available == 0 || available > int64_t{600} << 30) GTEST_SKIP() << "all of Pro's layers might fit";
@@ -137,7 +137,7 @@ TEST(SyntheticModel, ThatDoesNotFitIsToldHowManyLayersDo) {
   EXPECT_EQ(all.substr(hint), use + std::to_string(layers));
   EXPECT_GE(layers, 1);
   EXPECT_LT(layers, 50);
-  // other programs may just have ended: not + 1
+  // not + 1: other programs may just have ended
   EXPECT_NE(refusal(layers + 2).find("does not fit"), std::string::npos);
 }
 

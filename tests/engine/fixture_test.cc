@@ -108,7 +108,7 @@ TEST_P(Fixture, AsTrainedRoundingAgreesWithTheSimulatedReference) {
   auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   const std::vector<float> logits = ExpectAgreesAsTrained(*engine, dir);
-  // The roundings are really there: without them the logits would equal the unrounded ones.
+  // The roundings take effect: without them the logits would equal the unrounded ones.
   EXPECT_GT(LargestDifference(logits, ReferenceArray(dir, "logits").f32), kTolerance);
 }
 
@@ -118,7 +118,7 @@ double Median(std::vector<float> x) {
   return *middle;
 }
 
-// Other rounding modes have no reference of their own: each must round something, coarser formats more, and stay nearer
+// Other rounding modes have no separate reference. Each must round something, coarser formats more. They must be closer
 // to the exact logits than unrelated logits are (docs/dev/numerics.md, "Rounded activations", derives the shares).
 TEST_P(Fixture, OtherModesRoundAndStayNearTheExactLogits) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());

@@ -1,5 +1,5 @@
-// Prompt lengths around every edge, as prefill and as prefill + decode: every row must have the
-// bits of the row in one long prefill. The index top-k edge is moved to 512 rows (2,048 tokens), as in Flash.
+// Prompt lengths around every edge, as prefill and as prefill with decode: every row must have the bits of the row in
+// one long prefill. The index top-k edge is moved to 512 rows (2,048 tokens), as in Flash.
 
 #include <filesystem>
 #include <fstream>
@@ -13,7 +13,7 @@
 namespace dsv4::test {
 namespace {
 
-// The fixture with another index_topk, in a folder of its own.
+// The fixture with another index_topk, in a separate folder.
 class WithTopk {
  public:
   WithTopk(const std::string& fixture, int64_t topk) {
@@ -67,7 +67,7 @@ TEST_P(EveryEdge, AsPrefillAndAsDecode) {
   }
 }
 
-// Below the edge the indexer's choice is everything; above it, it must really choose: another top-k, other logits.
+// Below the edge the indexer chooses all rows. Above it, it must select: another top-k gives other logits.
 TEST(Lengths, TheIndexerChoosesBeyondItsEdge) {
   DSV4_FIXTURE_OR_SKIP(fixture, "flash-nvfp4");
   const WithTopk wide(fixture, 4096);

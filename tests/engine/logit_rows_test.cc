@@ -1,4 +1,4 @@
-// Rows of logits: every one that is asked for, as many at a time as the memory plan has room for.
+// Rows of logits: every requested row, computed in groups of the size that the memory plan allows.
 #include <memory>
 #include <span>
 #include <vector>
@@ -20,7 +20,7 @@ TEST(LogitRows, OfAPassAreMadeInPiecesOfThePlansSize) {
   const std::vector<TokenId> ids = SomeTokens(300, 1, engine->info().vocab_size);
   const std::vector<float> all = AllLogits(*engine, ids);
   EXPECT_EQ(RoomForRows(*engine), kMaxDecodeRows);
-  EXPECT_EQ(AllLogits(*engine, ids, 1), all);  // a token at a time
+  EXPECT_EQ(AllLogits(*engine, ids, 1), all);  // one token at a time
   dynamic_cast<EngineImpl&>(*engine).runner().FailAfter({.passes = 2});
   EXPECT_EQ(AllLogits(*engine, ids), all) << "one pass, however many rows";
 }
@@ -33,7 +33,8 @@ TEST(LogitRows, OfRanksAreMadeInPieces) {
   const std::vector<TokenId> ids = SomeTokens(300, 1, engine->info().vocab_size);
   const std::vector<float> all = AllLogits(*engine, ids);
   ASSERT_EQ(all.size(), ids.size() * static_cast<size_t>(engine->info().vocab_size));
-  // Rows of every piece, as the last of a prompt that ends there. Ranks cut prompts otherwise than single tokens.
+  // Rows of every group, as the last of a prompt that ends there. Ranks divide prompts by tokens, single tokens by
+  // heads.
   for (const size_t n : {size_t{200}, size_t{257}, ids.size()}) {
     const auto session = std::move(engine->NewSession()).value();
     std::vector<float> last;
@@ -52,7 +53,7 @@ TEST(LogitRows, OfSeveralSequencesShareAPass) {
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<std::vector<float>> logits(150);
   std::vector<StepItem> items;
-  for (size_t i = 0; i < logits.size(); ++i) {  // more sequences than rows of a pass, two of them with all rows
+  for (size_t i = 0; i < logits.size(); ++i) {  // more sequences than rows of a pass; two of them request all rows
     prompts.push_back(SomeTokens(i % 100 == 3 ? 90 : 1, i, engine->info().vocab_size));
     sessions.push_back(std::move(engine->NewSession()).value());
   }

@@ -1,5 +1,5 @@
-// The last positions of a context of 1,048,576, on a cache that is filled as if everything before them had been read
-// (tools/long_context.py reads it all).
+// The last positions of a context of 1,048,576. The cache is filled as if all earlier positions had been read
+// (tools/long_context.py reads them all).
 
 #include <cmath>
 #include <cstring>
@@ -45,9 +45,9 @@ class LongSequence {
     fixed_.assign(seq.fixed, seq.fixed + model.kv_layout.fixed_bytes);
   }
 
-  // The logits of the tail's last row, the tail cut into steps of `chunk` tokens.
+  // The logits of the tail's last row, with the tail divided into steps of `chunk` tokens.
   std::vector<float> Run(int64_t chunk, int threads) {
-    std::copy(fixed_.begin(), fixed_.end(), cache_->View(kStart, 0, 0).fixed);  // back to where the tail begins
+    std::copy(fixed_.begin(), fixed_.end(), cache_->View(kStart, 0, 0).fixed);  // back to the beginning of the tail
     ForgetTail();
     ThreadPool pool(threads);
     const ExecContext ctx{.pool = &pool};
@@ -92,14 +92,14 @@ class LongSequence {
       std::memcpy(rows.data(i), row.data(), static_cast<size_t>(f.data_bytes));
       std::memcpy(rows.scale(i), row.data() + f.data_bytes, static_cast<size_t>(f.scale_bytes));
       if (f.kind != RowFormat::Kind::kFp4) continue;
-      for (int64_t byte = 0; byte + 8 <= f.data_bytes; byte += 8) {  // every code is a number: keys without equals
+      for (int64_t byte = 0; byte + 8 <= f.data_bytes; byte += 8) {  // every code is a number: no two keys are equal
         const uint64_t codes = random_.Bits();
         std::memcpy(rows.data(i) + byte, &codes, 8);
       }
     }
   }
 
-  // Poisons the rows that the tail has to write itself: they decode to NaN.
+  // Poisons the rows that the tail must write: they decode to NaN.
   void ForgetTail() {
     for (const LayerLayout& layer : model_.kv_layout.layers) {
       for (const CompressorLayout* c : {&layer.main, &layer.index}) {

@@ -1,4 +1,4 @@
-// dsv4/measure.h, and threads that are pinned.
+// dsv4/measure.h, and pinned threads.
 #include "dsv4/measure.h"
 
 #include <algorithm>
@@ -108,7 +108,7 @@ TEST(Pinning, GivesTheSameBitsAndRefusesMoreThreadsThanCores) {
   EXPECT_EQ(LogitsOfModel(options), expected);
   options.num_threads = 0;
   EXPECT_EQ(LogitsOfModel(options), expected);
-  EXPECT_EQ(static_cast<int>(UsableCores().size()), NumUsableCores());  // the caller is free again
+  EXPECT_EQ(static_cast<int>(UsableCores().size()), NumUsableCores());  // the caller is not pinned any more
   options.num_threads = NumUsableCores() + 1;
   const auto refused = Engine::Load(options);
   ASSERT_FALSE(refused.ok());

@@ -1,4 +1,4 @@
-// Engines of ranks on one CPU that are to have the same bits.
+// Engines with several ranks on one CPU that must have the same bits.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// --rank-invariant on every fixture that ranks can share: 1, 2, 4 and 8 of them give the same bits.
+// --rank-invariant on every fixture that ranks can divide: 1, 2, 4 and 8 ranks give the same bits.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 
 struct InvariantCase {
   const char* fixture;
-  std::vector<int> ranks;  // that can divide it
+  std::vector<int> ranks;  // numbers of ranks that can divide it
 };
 class RankInvariant : public testing::TestWithParam<InvariantCase> {};
 INSTANTIATE_TEST_SUITE_P(All, RankInvariant,
@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(All, RankInvariant,
                            return name;
                          });
 
-// A prompt whole and in chunks, which ranks cut by tokens; token by token behind 130, which they cut by heads.
+// A prompt, whole and in chunks, which ranks divide by tokens; after token 130 token by token, divided by heads.
 TEST_P(RankInvariant, LogitsHaveTheSameBitsAndMatchTheReference) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam().fixture);
   const std::vector<TokenId> ids = ReferenceArray(dir, "prompt_ids").i32;
@@ -59,7 +59,7 @@ TEST_P(RankInvariant, LogitsHaveTheSameBitsAndMatchTheReference) {
   EXPECT_TRUE(AllLogits(*in_chunks, ids) == prompt);
 }
 
-// Drafts of the model's own module, whose layers come in slices, too.
+// Drafts of the model's module, whose layers also have slices.
 class RankInvariantDrafts : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, RankInvariantDrafts, testing::Values("flash-mtp", "flash-dspark"));
 
@@ -87,7 +87,7 @@ TEST_P(RankInvariantDrafts, TextIsTheSame) {
   for (const auto& text : texts) EXPECT_EQ(text, texts[0]);
 }
 
-// Modes that round what the cut products read: scales are those of a slice's columns.
+// Modes that round the inputs of divided products: each slice has the scales of its columns.
 TEST(RankInvariantModes, HoldsForRoundedActivations) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-8-groups");
   for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8}) {
@@ -97,7 +97,7 @@ TEST(RankInvariantModes, HoldsForRoundedActivations) {
       options.activation_dtype = mode;
       const auto engine = LoadOrFail(options);
       ASSERT_NE(engine, nullptr);
-      // Cut by tokens, with shares of odd sizes; then decode rows.
+      // Divided by tokens, with shares of odd sizes; then decode rows.
       logits.push_back(AllLogits(*engine, SomeTokens(141, 3, engine->info().vocab_size), 135));
     }
     EXPECT_FALSE(logits[0].empty());

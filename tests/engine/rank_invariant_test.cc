@@ -1,4 +1,4 @@
-// --rank-invariant: engines of one and of several ranks on one CPU give the same bits, whatever a pass holds.
+// --rank-invariant: engines with one and with several ranks on one CPU give the same bits, for any contents of a pass.
 // The fixtures: rank_invariant_slow_test.cc.
 #include "engine/rank_invariant.h"
 
@@ -25,7 +25,7 @@ EngineOptions InvariantNano(int ranks) {
   return Invariant({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano"}, ranks);
 }
 
-// Without the flag they differ: what the tests above see is the flag's doing.
+// Without the flag the bits differ: the tests above depend on the flag.
 TEST(RankInvariantFlag, IsWhatMakesTheBitsEqual) {
   const auto logits = [](int ranks, bool invariant) {
     EngineOptions options = InvariantNano(ranks);
@@ -38,7 +38,7 @@ TEST(RankInvariantFlag, IsWhatMakesTheBitsEqual) {
   EXPECT_FALSE(logits(1, false) == logits(2, false));
 }
 
-// Sequences of several lengths in one step, then text drawn of all of them together.
+// Sequences of several lengths in one step, then text drawn for all of them together.
 TEST(RankInvariantFlag, HoldsForBatchesAndDrawnText) {
   std::vector<std::vector<std::vector<float>>> logits;
   std::vector<std::vector<std::vector<TokenId>>> texts;
@@ -76,7 +76,7 @@ TEST(RankInvariantFlag, HoldsForBatchesAndDrawnText) {
   EXPECT_EQ(texts[0][4].size(), 12u);
 }
 
-// A file written by one number of ranks is good for every other; not for engines without the flag.
+// A file of one number of ranks is valid for every other number, but not for engines without the flag.
 TEST(RankInvariantFlag, SnapshotsAreGoodForAnyNumberOfRanks) {
   const auto two = LoadOrFail(InvariantNano(2)), one = LoadOrFail(InvariantNano(1));
   ASSERT_TRUE(one != nullptr && two != nullptr);
@@ -103,7 +103,7 @@ TEST(RankInvariantFlag, ThePlanNamesTheSlices) {
   EXPECT_EQ(plan(1, false).slices, 0);
   EXPECT_EQ(plan(1, true).slices, 2);  // nano has 2 groups of heads
   EXPECT_EQ(plan(2, true).slices, 2);
-  // Down projections are copied, as many of them on one rank as on two.
+  // Down projections are copied: the same bytes with one rank and with two.
   EXPECT_GT(plan(1, true).widened_bytes, plan(1, false).widened_bytes);
   EXPECT_EQ(plan(1, true).widened_bytes, plan(2, true).widened_bytes);
   EXPECT_GT(plan(1, true).activation_bytes, plan(1, false).activation_bytes);  // partial sums

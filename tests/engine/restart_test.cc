@@ -43,7 +43,7 @@ TEST_F(Restart, ADeviceThatFailsSaysSoUntilItIsOpenedAnew) {
   EXPECT_EQ(engine_->health().message(), failed.message());
   EXPECT_NE(failed.message().find("a test"), std::string::npos);
   EXPECT_TRUE(session->tokens().empty());
-  EXPECT_EQ(engine_->Restart().code(), StatusCode::kInvalidArgument);  // a session is left
+  EXPECT_EQ(engine_->Restart().code(), StatusCode::kInvalidArgument);  // a session remains
   session.reset();
   ASSERT_TRUE(engine_->Restart().ok());
   EXPECT_TRUE(engine_->health().ok());
@@ -115,7 +115,7 @@ TEST(RestartOfMadeWeights, MayBeStoppedAndDoneAgain) {
 }
 
 class RestartOfFiles : public ::testing::TestWithParam<const char*> {};
-// What the second rank alone holds counts as well.
+// The part that only the second rank holds also counts.
 INSTANTIATE_TEST_SUITE_P(Devices, RestartOfFiles, ::testing::Values("cpu", "cpu*2"),
                          [](const auto& device) { return device.index == 0 ? "one_rank" : "two_ranks"; });
 
@@ -127,7 +127,7 @@ TEST_P(RestartOfFiles, AnotherModelIsRefused) {
   auto engine = LoadOrFail({.model_dir = dir.path(), .device = GetParam(), .num_threads = 1});
   ASSERT_NE(engine, nullptr);
   ASSERT_TRUE(engine->SnapshotFingerprint().ok());
-  // Another file takes the place of this one, as a download would do it.
+  // Replaces the file, as a download would.
   std::filesystem::copy_file(dir / "model.safetensors", dir / "new");
   {
     std::fstream file(dir / "new", std::ios::in | std::ios::out | std::ios::binary);
@@ -140,7 +140,7 @@ TEST_P(RestartOfFiles, AnotherModelIsRefused) {
   EXPECT_EQ(engine->Restart().code(), StatusCode::kDataLoss);
   EXPECT_EQ(engine->NewSession().status().code(), StatusCode::kDataLoss);
   EXPECT_EQ(engine->kv_bytes(), 0);
-  // The right files are back.
+  // Restores the right files.
   std::filesystem::remove(dir / "model.safetensors");
   std::filesystem::copy_file(std::string(DSV4_SOURCE_DIR) + "/models/nano/model.safetensors",
                              dir / "model.safetensors");

@@ -1,4 +1,4 @@
-// Synthetic weights on disk: the same model as in memory, and nothing half-written.
+// Synthetic weights on disk: the same model as in memory, and no partial files.
 #include <filesystem>
 #include <utility>
 
@@ -45,14 +45,14 @@ TEST(SyntheticDisk, ShardsStayBelowTheLimitAndTheIndexNamesThem) {
   for (const auto& entry : std::filesystem::directory_iterator(temp / "m")) {
     if (entry.path().extension() != ".safetensors") continue;
     ++shards;
-    larger += static_cast<int64_t>(entry.file_size()) > kLimit + 65536 ? 1 : 0;  // beside the header
+    larger += static_cast<int64_t>(entry.file_size()) > kLimit + 65536 ? 1 : 0;  // without the header
   }
   EXPECT_GT(shards, 3);
   EXPECT_EQ(larger, 1);
   EXPECT_EQ(LogitsOfModel({.model_dir = temp / "m"}), LogitsOfModel({.model_dir = "", .synthetic = model}));
 }
 
-// Shards that the first folder has no room for lie in the second one; a reader sees one checkpoint.
+// Shards that do not fit the first folder are in the second one; a reader sees one checkpoint.
 TEST(SyntheticDisk, AnotherDiskTakesWhatTheFirstHasNoRoomFor) {
   const TempDir temp;
   const auto device = std::move(Device::Open("cpu")).value();
@@ -75,7 +75,7 @@ TEST(SyntheticDisk, AnotherDiskTakesWhatTheFirstHasNoRoomFor) {
   EXPECT_EQ(links, std::distance(std::filesystem::directory_iterator(beside), {}));
   EXPECT_EQ(LogitsOfModel({.model_dir = dir}), LogitsOfModel({.model_dir = "", .synthetic = model}));
 
-  // Nothing of it stays where it ends early, and none is needed where all fits.
+  // Nothing remains of the second folder if writing is cancelled, and none is made if everything fits the first.
   const auto stop = [](int64_t done, int64_t total) { return done < total * 9 / 10; };
   options.overflow = temp / "beside2";
   EXPECT_EQ(deepseek_v4::WriteSynthetic(*device, pool, model, temp / "m2", stop, options).code(),

@@ -1,4 +1,4 @@
-// Parts of files, wherever they begin and end, through whatever way the file system offers.
+// Parts of files, with any begin and end, through every kind of read that the file system has.
 #include "io/parallel_reader.h"
 
 #include <cstdlib>
@@ -38,7 +38,7 @@ Slot MakeSlot(int64_t bytes) {
 
 class ParallelReaderTest : public ::testing::Test {
  protected:
-  // A file of odd length, larger than a request.
+  // A file of odd length that is larger than one request.
   std::shared_ptr<const MappedFile> Make(const std::string& name, const std::string& bytes) {
     WriteBytes(temp_ / name, bytes);
     return std::move(MappedFile::Open(temp_ / name)).value();
@@ -88,7 +88,7 @@ TEST_F(ParallelReaderTest, RatesAreOfFilesOfAnySize) {
 }
 
 TEST_F(ParallelReaderTest, WhatThePageCacheHoldsComesFromThere) {
-  const std::string bytes = RandomBytes(1 << 20, 3);  // just written: every page is there
+  const std::string bytes = RandomBytes(1 << 20, 3);  // just written, so every page is cached
   ParallelReader reader({Make("a", bytes)}, 2);
   const FilePart part{0, 0, 1 << 20};
   const Slot slot = MakeSlot(ParallelReader::SlotBytes(part));

@@ -122,7 +122,7 @@ TEST_F(Sharded, TakesAnotherFolderIn) {
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(d->data), 2), "DD");
 }
 
-// Names written with escapes lie in no file.
+// Names with escapes are not views into a file.
 TEST_F(Sharded, KeepsNamesOfBothFolders) {
   const TempDir more;
   const auto header = [](const std::string& name) {

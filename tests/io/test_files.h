@@ -1,4 +1,4 @@
-// Files for tests: a folder that goes away, and safetensors files written byte by byte.
+// Files for tests: a folder that is removed, and safetensors files written byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ inline void WriteBytes(const std::string& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// Header length, header, data: whatever they say.
+// Header length, header and data, without checks.
 inline std::string SafetensorsBytes(std::string_view header, std::string_view data) {
   std::string bytes;
   for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(static_cast<uint64_t>(header.size()) >> (8 * i)));

@@ -78,7 +78,7 @@ TEST(KvLayout, LayerKindsHaveTheirCompressors) {
   EXPECT_EQ(MakeKvLayout(FullKvSpec({0, 0})).page_bytes, 0);
 }
 
-// docs/dev/model.md: what a row pools, and what may be taken back.
+// docs/dev/model.md: the tokens that a row pools, and the tokens that can be removed.
 TEST(KvLayout, StateBytesOfTheReleasedModels) {
   KvSpec spec = FullKvSpec({4, 128});
   spec.spare_slots = 0;
@@ -113,8 +113,8 @@ TEST(KvLayoutDeathTest, RefusesRatiosThatDoNotDivideAPage) {
   EXPECT_DEATH((void)MakeKvLayout(TinyKvSpec({3})), "ratio 3");
 }
 
-// Every slot of every layer written with its own numbers, then everything read back: an overlap or a wrong address
-// anywhere would show.
+// Every slot of every layer is written with its own numbers, then everything is read back: any overlap or wrong address
+// becomes visible.
 TEST(CacheView, EverySlotHoldsItsOwnNumbers) {
   for (const KvSpec& spec : {TinyKvSpec({0, 4, 128}), TinyKvSpec({4, 128}, KvDtype::kF32, IndexDtype::kF32)}) {
     test::CacheFixture cache(spec, {{0, 600}, {0, 0}, {0, 257}});

@@ -11,7 +11,7 @@
 namespace dsv4 {
 namespace {
 
-// The CPU's memory, of which so many more blocks are there.
+// The CPU's memory, with a limited number of blocks.
 class ScarceDevice : public Device {
  public:
   explicit ScarceDevice(int blocks) : blocks_(blocks) {}
@@ -87,7 +87,7 @@ TEST(RankCaches, ForksShareWholePagesOnEveryRank) {
   }
 }
 
-// One rank without memory: the call fails on all, and what the others took comes back or serves the next try.
+// One rank without memory: the call fails on all; the memory of the others is returned or serves the next attempt.
 TEST(RankCaches, AnErrorOfOneRankIsEveryRanks) {
   TwoRanks none(0);
   EXPECT_EQ(RankCaches::Create(none.memories).status().code(), StatusCode::kResourceExhausted);

@@ -60,8 +60,8 @@ TEST(RowFormat, SizesOfTheReleasedModels) {
   EXPECT_EQ(IndexKeyFormat(IndexDtype::kF32, 128).row_bytes(), 512);
 }
 
-// Attention reads the step's own rows rounded and older ones from the cache: one bit of difference would make the
-// logits depend on how a prompt was cut.
+// Attention reads the step's own rows rounded and older ones from the cache. If one bit differed, the logits would
+// depend on the prompt's chunks.
 TEST(RowFormat, MemoryHoldsExactlyWhatRoundRowSays) {
   Random random(1);
   for (const NamedFormat& f : AllFormats()) {
@@ -94,7 +94,7 @@ TEST(RowFormat, RoundingAgainChangesNothing) {
 
 TEST(RowFormat, NanAndInfinityShowInBothForms) {
   for (const NamedFormat& f : AllFormats()) {
-    if (f.format.kind == RowFormat::Kind::kFp4) continue;  // E2M1 has no NaN: the contract keeps it out
+    if (f.format.kind == RowFormat::Kind::kFp4) continue;  // E2M1 has no NaN: the contract excludes it
     for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
       std::vector<float> x(static_cast<size_t>(f.format.dim), 1.0f);
       x[3] = bad;

@@ -40,7 +40,7 @@ TEST(SequenceCache, GrowsByPagesAndNeverMovesThem) {
   const std::vector<uint8_t*> before = Pages(*cache, 11);
   for (uint8_t* page : before) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(page) % 64, 0u);
-    std::memset(page, 7, static_cast<size_t>(layout.page_bytes));  // the whole page is ours
+    std::memset(page, 7, static_cast<size_t>(layout.page_bytes));  // the cache owns the whole page
   }
   ASSERT_TRUE(cache->Reserve(100000).ok());
   EXPECT_EQ(Pages(*cache, 11), before);
@@ -67,7 +67,7 @@ TEST(SequenceCache, ResetGivesPagesToTheNextSequence) {
   std::sort(pages.begin(), pages.end());
   std::sort(reused.begin(), reused.end());
   EXPECT_EQ(reused, pages);
-  ASSERT_TRUE(first->Reserve(300).ok());  // usable again, with pages of its own
+  ASSERT_TRUE(first->Reserve(300).ok());  // usable again, with new pages
   for (uint8_t* page : Pages(*first, 2)) EXPECT_FALSE(std::binary_search(pages.begin(), pages.end(), page));
 }
 
@@ -117,13 +117,13 @@ TEST(SequenceCache, ForksShareWholePagesAndCopyTheRest) {
   EXPECT_EQ(inside->fixed()[layout.fixed_bytes - 1], 6);
   EXPECT_EQ(inside->own_bytes(), layout.fixed_bytes + layout.page_bytes);
   EXPECT_EQ(first->unforked_bytes(), layout.fixed_bytes + 2 * layout.page_bytes);
-  // Neither sees what the other writes from here on.
+  // Neither cache sees the later writes of the other.
   ASSERT_TRUE(inside->Reserve(1000).ok());
   std::memset(inside->pages()[2], 9, static_cast<size_t>(layout.page_bytes));
   std::memset(inside->fixed(), 9, static_cast<size_t>(layout.fixed_bytes));
   EXPECT_EQ(first->pages()[2][0], 5);
   EXPECT_EQ(first->fixed()[0], 6);
-  // Pages outlive the sequence that wrote them, as long as anyone has them.
+  // Pages outlive the sequence that wrote them as long as they have an owner.
   first.reset();
   at_page.reset();
   EXPECT_EQ(inside->pages()[0][0], 5);
@@ -151,7 +151,7 @@ TEST(PagePool, KeepsWhatIsFreed) {
   EXPECT_EQ(pool.bytes_in_use(), 2000);  // the other owner still has it
   pool.Free(a);
   EXPECT_EQ(pool.bytes_in_use(), 1000);
-  pool.Free(b);  // the pool frees both when it goes (AddressSanitizer watches)
+  pool.Free(b);  // the pool frees both at its destruction (AddressSanitizer checks)
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their allocators abort instead

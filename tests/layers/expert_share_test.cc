@@ -75,7 +75,7 @@ TEST(ExpertShare, IsTheBestOfAllSets) {
 
 TEST(SplitChoices, EveryPairGoesToOneSideInItsOrder) {
   Random random(5);
-  constexpr int32_t kExperts = 7, kShared = kExperts;  // the shared one has the number behind the last
+  constexpr int32_t kExperts = 7, kShared = kExperts;  // the shared expert has the number after the last one
   for (const int64_t rows : {1, 2, 5, 17, 64}) {
     for (const int taken_of_8 : {0, 1, 4, 8}) {
       const int64_t slots = 4;
@@ -128,7 +128,7 @@ TEST(SplitChoices, NothingIsChosen) {
   EXPECT_EQ(cpu.slots, 0);
 }
 
-// The sums that the op makes of those of a layer's choices that are taken: `matrices` as they lie.
+// The op's sums over the chosen experts that are in `taken`; `matrices` in their current layout.
 std::vector<float> SumsOf(ExpertsLayer& l, const std::vector<ExpertMatrices>& matrices, const ExecContext& ctx,
                           const std::vector<uint8_t>& taken, bool taken_ones) {
   std::vector<int32_t> kept(l.experts.span().begin(), l.experts.span().end());
@@ -151,12 +151,12 @@ std::vector<float> SumsOf(ExpertsLayer& l, const std::vector<ExpertMatrices>& ma
   return y;
 }
 
-// From 1 to 64 rows, in every format that experts have there, in rows and in tiles; none, some and all taken; experts
-// that several rows have, and rows twice.
+// From 1 to 64 rows, in every format of experts, in rows and in tiles. None, some and all experts are taken; several
+// rows choose one expert, and some choose it twice.
 TEST(ExpertSums, AreTheOpsAndAddUpWithTheDevicesPart) {
   ThreadPool pool(2);
   const ExecContext two_threads{.pool = &pool}, reference{.reference_ops = true};
-  ExpertSums sums;  // one, as in a model: what a call leaves is no other's
+  ExpertSums sums;  // one object, as in a model: a call must not depend on the previous one
   for (const QuantCase& kind : ExpertQuantCases()) {
     Random random(11);
     for (const auto& [t, experts, slots] : {std::tuple{int64_t{1}, 6, int64_t{3}}, {2, 2, 3}, {5, 9, 4}, {64, 5, 2}}) {
@@ -179,7 +179,7 @@ TEST(ExpertSums, AreTheOpsAndAddUpWithTheDevicesPart) {
         const Tensor out{got.data(), DType::kF32, {t, l.d}};
         sums.Compute(&pool, l.x.tensor(), cpu, homes, kSwigluLimit, ActivationDtype::kNative, out);
         EXPECT_TRUE(BitEqual(got, SumsOf(l, l.matrices, two_threads, taken, true)));
-        // 160 products and 4 slots, of 2^-24 each.
+        // 160 products and 4 choices, of 2^-24 each.
         EXPECT_TRUE(RelativeRmsWithin(got, SumsOf(l, l.matrices, reference, taken, true), 164 * 0x1p-24));
         const std::vector<float> rest = SumsOf(l, l.matrices, two_threads, taken, false),
                                  whole = SumsOf(l, l.matrices, reference, all, true);

@@ -1,4 +1,4 @@
-// What a plan decides, for a GPU that is described and not there.
+// Plans for a GPU that is described but not present.
 #include "layers/plan.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ QuantTensor Matrix(WeightFormat format, int64_t rows, int64_t cols) {
   return {.format = format, .rows = rows, .cols = cols, .codes = &kSomewhere};
 }
 
-// A CSA layer of the smaller released model's sizes.
+// A CSA layer with the sizes of the smaller released model.
 struct Layer {
   static constexpr int64_t kD = 4096, kRq = 1024, kHeads = 64, kDh = 512, kF = 2048;
 
@@ -82,7 +82,7 @@ TEST(Plan, FewRowsHaveTheLaunchesOfOne) {
   EXPECT_FALSE(more.attention.expands || more.moe.router_multiplies);
 }
 
-// One of two ranks that exchange by words: what few rows' bridges add up, their output matrix sends.
+// One of two ranks that exchange words: with few rows the output matrix sends partials that the bridges sum.
 TEST(Plan, FewRowsPartLeavesWhereItIsMade) {
   RankView ranks{.count = 2, .transport = ExchangeTransport::kWords};
   ExecContext ctx = kOnH200;
@@ -111,7 +111,7 @@ TEST(Plan, FewRowsPartLeavesWhereItIsMade) {
   EXPECT_FALSE(LinearPushes(ctx, 1, layer.attention.o_b));
 }
 
-// One of two and of four ranks.
+// One rank of two and of four.
 TEST(Plan, FewRowsOfARanksHeadsAreOneLaunchToo) {
   for (const int64_t cuts : {2, 4}) {
     for (const bool indexes : {true, false}) {
@@ -164,7 +164,7 @@ TEST(Plan, PromptsOfTwoNumbersPassFloats) {
   }
 }
 
-// FP8 beside NVFP4 or MXFP4: the shared expert is another kind of matrix than the routed ones; q_b is not one that a
+// FP8 with NVFP4 or MXFP4: the shared expert has another format than the routed ones, and q_b is no matrix that a
 // launch expands.
 TEST(Plan, AMixtureOfFormatsKeepsTheSharedExpertApart) {
   for (const WeightFormat experts : {WeightFormat::kNvfp4, WeightFormat::kMxfp4}) {
@@ -178,7 +178,7 @@ TEST(Plan, AMixtureOfFormatsKeepsTheSharedExpertApart) {
   }
 }
 
-// A rounding mode's inputs are not FP16 blocks, and its q_b takes no norm along.
+// With a rounding mode the inputs are not FP16 blocks, and the norm is not fused with q_b.
 TEST(Plan, RoundedInputsAreFloats) {
   Layer layer;
   layer.shape.settings.activation = ActivationDtype::kNvfp4;
@@ -194,7 +194,7 @@ TEST(Plan, RoundedInputsAreFloats) {
   }
 }
 
-// Blackwell multiplies NVFP4 codes as they are, in long prompts; what is made for Hopper is not taken there.
+// Blackwell multiplies NVFP4 codes directly in long prompts; kernels for Hopper are not used there.
 TEST(Plan, AnotherGenerationOfGpus) {
   ExecContext blackwell = kOnH200;
   blackwell.gpu.arch = 100;
@@ -207,8 +207,7 @@ TEST(Plan, AnotherGenerationOfGpus) {
   EXPECT_EQ(layer.Plan(StepClass::kPrompt, blackwell).attention.q_a, Input::kRounded);
 }
 
-// Fewer multiprocessors than blocks that wait for one another, or no room for clusters of 16: other launches, the same
-// forms.
+// Fewer multiprocessors than blocks that wait for one another, or no clusters of 16: other launches, the same forms.
 TEST(Plan, ASmallerGpu) {
   const Layer layer;
   ExecContext ctx = kOnH200;

@@ -1,4 +1,4 @@
-// The order in which slices are added: the tree of ranks, wherever it is cut.
+// The order in which slices are added: the tree of ranks, for every division.
 #include "layers/slices.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@ float ValueOf(int slice, int64_t i) {
   return std::ldexp(1.0f + 0.37f * static_cast<float>(i), (slice * 7 + static_cast<int>(i)) % 23);
 }
 
-// By SumSlices, of slices [first, first + count).
+// SumSlices of slices [first, first + count).
 std::vector<float> SumOf(int first, int count) {
   std::vector<float> y(kSliceTokens * kSliceDim, NAN);
   std::vector<float> sums(static_cast<size_t>(SliceLevels(count) * 4 * kSliceDim), NAN);
@@ -31,7 +31,7 @@ std::vector<float> SumOf(int first, int count) {
   return y;
 }
 
-// As ranks add (op sum_ranks).
+// The sum in the order of ranks (op sum_ranks).
 std::vector<float> TreeOf(std::vector<std::vector<float>> parts) {
   for (size_t width = 1; width < parts.size(); width *= 2) {
     for (size_t r = 0; r < parts.size(); r += 2 * width) {
@@ -48,7 +48,7 @@ TEST(SumSlices, AnyNumberOfRanksAddsTheSameTree) {
     for (int r = 0; r < ranks; ++r) parts.push_back(SumOf(r * 8 / ranks, 8 / ranks));
     EXPECT_EQ(TreeOf(std::move(parts)), want) << ranks;
   }
-  // One behind the other they would be another sum.
+  // In sequence they would give another sum.
   std::vector<float> in_order(kSliceTokens * kSliceDim, 0);
   for (int k = 0; k < 8; ++k) {
     for (size_t i = 0; i < in_order.size(); ++i) in_order[i] += ValueOf(k, static_cast<int64_t>(i));

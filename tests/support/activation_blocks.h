@@ -1,4 +1,4 @@
-// Activations as matrix products of many tokens take them on a GPU (ops/activation_blocks.cuh), on the host.
+// The layout of activations for GPU matrix products of many tokens (ops/activation_blocks.cuh), on the host.
 #pragma once
 
 #include <bit>
@@ -43,7 +43,7 @@ inline std::vector<uint16_t> AsHalves(std::span<const float> x) {
   return halves;
 }
 
-// Rows [rows, cols] as blocks; tokens that fill the last ones are NaNs.
+// Rows [rows, cols] as blocks; tokens that fill the last block are NaNs.
 inline std::vector<uint8_t> AsBlocks(std::span<const float> x, size_t rows, size_t cols,
                                      size_t (&byte)(size_t, size_t, size_t) = ActivationBlocksByte) {
   std::vector<uint8_t> blocks(ActivationBlocksBytes(rows, cols), 0xFF);
@@ -57,7 +57,7 @@ inline std::vector<uint8_t> AsBlocks(std::span<const float> x, size_t rows, size
   return blocks;
 }
 
-// Whether the blocks hold the rounded rows; what fills the last ones may be anything.
+// Whether the blocks hold the rounded rows; the tokens that fill the last block may be anything.
 inline ::testing::AssertionResult BlocksHold(std::span<const uint8_t> blocks, std::span<const float> x, size_t rows,
                                              size_t cols,
                                              size_t (&byte)(size_t, size_t, size_t) = ActivationBlocksByte) {

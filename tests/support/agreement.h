@@ -1,4 +1,4 @@
-// How well logits agree with a reference: what tests hold against docs/dev/numerics.md.
+// Agreement of logits with a reference, as docs/dev/numerics.md defines the tolerances.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline float LargestDifference(const std::vector<float>& a, const std::vector<fl
   float largest = 0;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     const float difference = std::fabs(a[i] - b[i]);
-    if (!(difference <= largest)) largest = difference;  // NaN sticks
+    if (!(difference <= largest)) largest = difference;  // a NaN stays
   }
   return largest;
 }

@@ -1,4 +1,4 @@
-// The allocations of a test program whose operator new is count_allocations.h's: counted, and failing on request.
+// The allocations of a test program with the operator new of count_allocations.h: counted, and failing on request.
 #pragma once
 
 #include <atomic>
@@ -11,13 +11,13 @@ inline std::atomic<int64_t> num_allocations{0}, num_failed_allocations{0}, num_a
 
 struct AllocationLimit {
   int64_t left = -1;  // how many succeed before one fails; negative: all do
-  bool once = false;  // those behind it succeed; else none does
+  bool once = false;  // later ones succeed; otherwise none does
 };
-// Of threads that begin from now on. Threads' own limits begin with it.
+// For threads that begin after this is set. The threads' limits start with it.
 inline std::atomic<int64_t> new_threads_allocations{-1};
 inline thread_local AllocationLimit allocation_limit{.left = new_threads_allocations};
 
-// Counts one. False: it has to fail.
+// Counts one. False: it must fail.
 inline bool MayAllocate(size_t bytes) {
   num_allocations.fetch_add(1, std::memory_order_relaxed);
   num_allocated_bytes.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);

@@ -24,7 +24,7 @@ struct AttentionStep {
   int64_t picks;  // 0: every visible compressed row
 };
 
-// A GPU's kernels tell more sizes apart.
+// A GPU's kernels distinguish more sizes.
 inline std::vector<AttentionStep> AttentionSteps(On on) {
   KvSpec odd = TinyKvSpec({4}, KvDtype::kBf16);
   odd.head_dim = 44;
@@ -95,7 +95,7 @@ struct AttentionInputs {
             .cache = view,
             .out = out};
   }
-  // Of token `i` alone; `view` holds it only.
+  // The arguments for token `i` alone; `view` holds only that token.
   SparseAttentionArgs OneArgs(const AttentionStep& step, int64_t i, const CacheView& view, Tensor out) {
     SparseAttentionArgs a = Args(step, view, out);
     a.q = {q.row(i).data(), DType::kF32, {1, step.heads, step.spec.head_dim}};
@@ -110,7 +110,7 @@ struct AttentionInputs {
   GuardBuffer<float> cos_sin;
 };
 
-// How a device computes: its context, and what it rounds.
+// A device's computation: its context and its roundings.
 struct AttentionWay {
   On on;
   ExecContext ctx;

@@ -1,9 +1,10 @@
 // KV caches of several sequences and the CacheView of a step over them, for tests of the ops that read or write them.
 //   CacheFixture cache(TinyKvSpec({0, 4, 128}), {{.cached = 130, .tokens = 5}, {.cached = 0, .tokens = 1}});
-//   cache.FillRandom(random);           // everything that the sequences would hold before this step
+//   cache.FillRandom(random);           // everything that the sequences hold before this step
 //   op(..., cache.View(/*layer=*/1));
 //   cache.Advance({1, 3});              // the next step: 1 and 3 more tokens
-// All KV memory starts as 0xFF bytes: NaN in every format, so that reading a slot nobody wrote shows.
+// All KV memory starts as 0xFF bytes, which are NaN in every format, so that a read of an unwritten slot becomes
+// visible.
 #pragma once
 
 #include <algorithm>
@@ -79,7 +80,7 @@ class CacheFixture {
             .num_tokens = num_tokens()};
   }
 
-  // This step's tokens become cached ones, and the next step begins.
+  // Makes this step's tokens cached ones and begins the next step.
   void Advance(const std::vector<int64_t>& tokens) {
     DSV4_CHECK_EQ(tokens.size(), steps_.size());
     for (size_t s = 0; s < steps_.size(); ++s) {

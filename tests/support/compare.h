@@ -30,7 +30,7 @@ inline std::string Spell(double x) { return StrCat(x); }
 
 namespace internal {
 
-// Checks sizes, then `ok(i, got, want)` for every element that is not NaN on both sides; reports the worst offender.
+// Checks sizes, then `ok(i, got, want)` for every element that is not NaN on both sides; reports the worst element.
 template <typename Got, typename Want, typename Ok>
 ::testing::AssertionResult CompareEach(const Got& got, const Want& want, const char* what, const Ok& ok) {
   if (std::size(got) != std::size(want)) {

@@ -2,8 +2,8 @@
 //   Mirror gpu;                       // DSV4_GPU_OR_SKIP() before
 //   LinearCuda(gpu.ctx(), {.x = gpu.In(x.tensor()), .parts = {{gpu.Weight(w.tensor()), gpu.Out(y.tensor())}}});
 //   gpu.Finish();                     // waits, checks errors and guard bytes, copies Out() and Cache() back
-// Every device buffer stands alone between guard bytes. Out() copies the host's (poisoned) content in first, so an
-// element that a kernel leaves unwritten stays poison.
+// Every device buffer is separate, between guard bytes. Out() first copies the host's (poisoned) content, so an element
+// that a kernel does not write stays poison.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace dsv4::test {
 
-// The first GPU; null where there is none that this build runs on.
+// The first GPU; null: this build supports no GPU of this machine.
 inline Device* Gpu() {
   static const std::unique_ptr<Device> device = [] {
     auto opened = Device::Open("cuda");
@@ -32,7 +32,7 @@ inline Device* Gpu() {
   return device.get();
 }
 
-// Whether this machine has so many.
+// Whether this machine has `count` GPUs.
 inline bool HasGpus(int count) { return Device::Open("cuda:" + std::to_string(count - 1)).ok(); }
 
 #define DSV4_GPU_OR_SKIP() \
@@ -40,9 +40,9 @@ inline bool HasGpus(int count) { return Device::Open("cuda:" + std::to_string(co
 
 class Mirror {
  public:
-  // The device is bound: engines of several GPUs leave the last one so.
+  // Binds the device: engines with several GPUs leave the last one bound.
   Mirror() : device_(*Gpu()), ctx_(device_.Context(nullptr, false)) { device_.Bind(); }
-  // With what a context says of any GPU's kernels: the regime, the type of inputs.
+  // With the settings of `like` that are independent of the GPU: the regime and the type of inputs.
   explicit Mirror(const ExecContext& like) : Mirror() {
     ctx_.regime = like.regime;
     ctx_.f32_inputs = like.f32_inputs;
@@ -62,7 +62,7 @@ class Mirror {
   Tensor Out(const Tensor& host) {
     return host ? Tensor{Add(host.data, host.num_bytes(), true), host.dtype, host.shape} : Tensor{};
   }
-  // An input that may share its memory with an operand that is there already.
+  // An input that may share its memory with an operand that is present already.
   Tensor In(const Tensor& host, const Tensor& other, const Tensor& other_on_device) {
     return host && host.data == other.data ? other_on_device : In(host);
   }
@@ -72,7 +72,7 @@ class Mirror {
     return {Add(poison.data(), static_cast<int64_t>(poison.size()), false), dtype, shape};
   }
 
-  // As the engine holds it on a GPU: tiles, except F32 and `rows` (an embedding table, hyper-connection weights).
+  // The layout of the engine on a GPU: tiles, except F32 and `rows` (an embedding table, hyper-connection weights).
   QuantTensor Weight(const QuantTensor& host, bool rows = false) {
     QuantTensor w = host;
     if (rows || host.format == WeightFormat::kF32) {
@@ -128,7 +128,7 @@ class Mirror {
       for (int64_t i = 0; i < kGuard; ++i) {
         ASSERT_EQ(all[static_cast<size_t>(i)], kGuardByte) << "written " << kGuard - i << " bytes before a buffer";
         ASSERT_EQ(all[static_cast<size_t>(kGuard + b.bytes + i)], kGuardByte)
-            << "written " << i << " bytes behind a buffer";
+            << "written " << i << " bytes after the end of a buffer";
       }
       if (b.back && b.bytes > 0)
         std::memcpy(const_cast<void*>(b.host), all.data() + kGuard, static_cast<size_t>(b.bytes));
@@ -145,7 +145,7 @@ class Mirror {
     bool back;
   };
 
-  // Not inlined: GCC 12 would follow branches that cannot be taken and warn of reads behind a buffer.
+  // Not inlined: GCC 12 would follow branches that cannot be taken and warn of reads after a buffer's end.
   [[gnu::noinline]] uint8_t* Add(const void* host, int64_t bytes, bool back) {
     std::vector<uint8_t> all(static_cast<size_t>(bytes + 2 * kGuard), kGuardByte);
     if (bytes > 0) std::memcpy(all.data() + kGuard, host, static_cast<size_t>(bytes));

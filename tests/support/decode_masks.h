@@ -1,4 +1,4 @@
-// Engine::Decode where some sequences may not draw every token.
+// Engine::Decode with masks for some sequences.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,14 @@
 
 namespace dsv4::test {
 
-// Sequences with and without masks, together by Decode and each alone by Step and Sample: the same tokens, all allowed.
-// `prompt` has at least 40 tokens; rows must not depend on their batch.
+// Compares sequences with and without masks: together by Decode, and each alone by Step and Sample. The tokens must be
+// equal and allowed. Requires: `prompt` has at least 40 tokens, and rows do not depend on their batch.
 inline void ExpectMaskedDecodeIsStepAndSample(Engine& engine, std::span<const TokenId> prompt) {
   constexpr size_t kCount = 6;
   const int64_t v = engine.info().vocab_size;
   const auto limit = [](size_t i) { return static_cast<int64_t>(i == 4 ? 8 : 14); };
   const auto is_masked = [](size_t i) { return i % 2 == 1; };
-  // Changes with every draw; now and then everything is allowed.
+  // Changes with every draw; at some draws everything is allowed.
   const auto allowed = [v](size_t i, size_t drawn) {
     std::vector<uint32_t> bits;
     if ((i + drawn) % 5 == 0) return bits;
@@ -83,7 +83,7 @@ inline void ExpectMaskedDecodeIsStepAndSample(Engine& engine, std::span<const To
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(got, want);
 
-  // A mask that leaves nothing is an error, after which the sessions can go on.
+  // A mask that allows nothing is an error; afterwards the sessions can continue.
   bits[1].assign(static_cast<size_t>(v + 31) / 32, 0);
   DecodeItem none{.session = sessions[1].get(), .sampler = samplers[1].get(), .first = prompt[0], .max_tokens = 3};
   none.allowed = [&]() -> std::span<const uint32_t> { return bits[1]; };

@@ -1,5 +1,5 @@
-// One set of cases for every device. DSV4_DEVICE_TEST(Suite, Name) {...} is two tests, Suite.Name on the CPU and
-// CudaSuite.Name on the GPU (skipped where there is none); the body runs for each, with the device as `on`:
+// One set of cases for every device. DSV4_DEVICE_TEST(Suite, Name) {...} defines two tests: Suite.Name on the CPU and
+// CudaSuite.Name on the GPU (skipped if there is none). The body runs for each, with the device as `on`:
 //
 //   void RopeOnGpu(const ExecContext&, const RopeArgs& a) {  // the same call, operands in the GPU's memory
 //     Mirror gpu;
@@ -10,7 +10,7 @@
 //     for (const auto& at : Places(on, Rope, RopeOnGpu)) at.run({.x = x.tensor(), ...});
 //   }
 //
-// Suite.* belong to the program of their folder, CudaSuite.* to cuda_fast_tests (tests/cuda/CMakeLists.txt).
+// Suite.* belongs to the program of its folder, CudaSuite.* to cuda_fast_tests (tests/cuda/CMakeLists.txt).
 #pragma once
 
 #include <string>
@@ -37,7 +37,7 @@ struct Place {
   void run(const Args& args) const { op(ctx, args); }
 };
 
-// Where a case runs: on the CPU in each of AllContexts(), on the GPU through `on_gpu`.
+// The runs of a case: on the CPU in each of AllContexts(), on the GPU through `on_gpu`.
 template <typename Args>
 std::vector<Place<Args>> Places(On on, OpFn<Args> op, OpFn<Args> on_gpu) {
   if (on == On::kGpu) return {{"GPU", {}, on_gpu}};

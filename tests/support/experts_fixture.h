@@ -15,8 +15,8 @@ namespace dsv4::test {
 
 inline constexpr float kSwigluLimit = 3.0f;  // low, so that both clamps act
 
-// Experts of shape [F, D]; `hot`: every token chooses expert 0. The last one is never chosen where there are enough
-// others; where there are fewer than slots, a token has some of them twice.
+// Experts of shape [F, D]. `hot`: every token chooses expert 0. The last expert is never chosen if there are enough
+// others. If there are fewer experts than choices, a token has some of them twice.
 struct ExpertsLayer {
   ExpertsLayer(Random& random, QuantCase kind, int64_t num_experts, int64_t d_, int64_t f_, int64_t t_, int64_t slots_,
                bool hot = false)
@@ -49,7 +49,7 @@ struct ExpertsLayer {
   std::vector<ExpertMatrices> matrices;
 };
 
-// Their tiles as wide as those of their rows' format.
+// Wide tiles: the tile width of the rows' format.
 inline std::vector<ExpertMatrices> WithWideTiles(std::vector<ExpertMatrices> matrices) {
   for (ExpertMatrices& m : matrices) {
     for (QuantTensor* w : {&m.gate, &m.up, &m.down}) w->format = FormatOfRows(w->format);
@@ -84,7 +84,7 @@ inline void ExpertsOnGpu(const ExecContext& like, const ExpertsArgs& a) {
   gpu.Finish();
 }
 
-// How a part of a batch is run.
+// The way to run a part of a batch.
 struct ExpertsRun {
   void (*op)(const ExecContext& ctx, const ExpertsArgs& args) = Experts;
   ExecContext ctx = {};

@@ -1,4 +1,4 @@
-// Experts' matrices as PackWeight leaves them, with owned bytes.
+// Experts' matrices as packed by PackWeight, with owned bytes.
 #pragma once
 
 #include <list>
@@ -12,7 +12,7 @@ namespace dsv4::test {
 
 class ExpertsInTiles {
  public:
-  // `rows`: in rows, not float32.
+  // `rows`: must be in rows and not float32.
   explicit ExpertsInTiles(std::span<const ExpertMatrices> rows) : matrices_(rows.begin(), rows.end()) {
     for (ExpertMatrices& m : matrices_) {
       for (QuantTensor* w : {&m.gate, &m.up, &m.down}) {

@@ -1,5 +1,5 @@
 // Reference fixtures: a small random checkpoint with the logits that a float64 implementation computed from it
-// (tests/golden/README.md; larger ones may lie beside the repository).
+// (tests/golden/README.md). Larger ones may be in a folder next to the repository.
 #pragma once
 
 #include <cstring>
@@ -16,10 +16,10 @@
 
 namespace dsv4::test {
 
-// The folder of larger fixtures beside the repository, whether or not it is there.
+// The folder of larger fixtures next to the repository; it may not exist.
 inline std::string FixturesBeside() { return DSV4_SOURCE_DIR "/../shared/fixtures"; }
 
-// NAME in tests/golden, beside the repository, or where scripts/fixtures makes it; "" where it is in none of them.
+// NAME in tests/golden, next to the repository, or where scripts/fixtures makes it; "": in none of them.
 inline std::string FixtureDir(const std::string& name) {
   for (const std::string& dir : {std::string(DSV4_SOURCE_DIR "/tests/golden"), FixturesBeside(),
                                  std::string(DSV4_SOURCE_DIR "/build/fixtures")}) {
@@ -34,7 +34,7 @@ struct Array {
   std::vector<int32_t> i32;  // I32 tensors
 };
 
-// A tensor of DIR/reference.safetensors; fails the test when it is missing.
+// A tensor of DIR/reference.safetensors; fails the test if it is missing.
 inline Array ReferenceArray(const std::string& dir, const std::string& name) {
   Array out;
   auto source = TensorSource::OpenFile(dir + "/reference.safetensors");
@@ -56,7 +56,7 @@ inline Array ReferenceArray(const std::string& dir, const std::string& name) {
   return out;
 }
 
-// Nothing rounded: comparable with the float64 reference.
+// Without rounding: comparable with the float64 reference.
 inline EngineOptions ExactOptions(const std::string& dir) {
   EngineOptions options;
   options.model_dir = dir;
@@ -95,7 +95,7 @@ inline std::vector<float> AllLogits(Engine& engine, std::span<const TokenId> tok
 
 }  // namespace dsv4::test
 
-// Skips where a fixture is not on this machine.
+// Skips the test if a fixture is not on this machine.
 #define DSV4_FIXTURE_OR_SKIP(dir, name)                   \
   const std::string dir = ::dsv4::test::FixtureDir(name); \
   if (dir.empty()) GTEST_SKIP() << "fixture " << (name) << " is not on this machine"

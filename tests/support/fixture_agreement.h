@@ -1,4 +1,4 @@
-// A fixture's reference and what an engine makes of it, within the bars of docs/dev/numerics.md.
+// Compares an engine's results with a fixture's reference, within the tolerances of docs/dev/numerics.md.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace dsv4::test {
 
-// The prompt as one, twice to the same bits, and from token 130 on one by one.
+// The prompt in one step, twice with the same bits, and token by token from token 130.
 inline void ExpectFixtureAgrees(Engine& engine, const std::string& dir) {
   const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "logits");
   const int64_t v = engine.info().vocab_size;
@@ -22,8 +22,8 @@ inline void ExpectFixtureAgrees(Engine& engine, const std::string& dir) {
   ExpectAgreement("decode from 130", Compare(AllLogits(engine, ids.i32, 130), reference.f32, v), 0.01, 0.98);
 }
 
-// Rows rounded as the model was trained (FP8 rows, FP4 index: the defaults), against the reference that rounds so; from
-// token `decode_from` on one by one. The logits.
+// Rows rounded as in training (FP8 rows, FP4 index: the defaults), against the reference with the same rounding; token
+// by token from `decode_from`. Returns the logits.
 inline std::vector<float> ExpectAgreesAsTrained(Engine& engine, const std::string& dir, size_t decode_from = SIZE_MAX) {
   const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "sim_logits");
   const std::vector<float> logits = AllLogits(engine, ids.i32, std::min(decode_from, ids.i32.size()));

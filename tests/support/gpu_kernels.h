@@ -1,4 +1,4 @@
-// The GPU kernels that the tree has, by name: what a plan prints must be one of them.
+// The names of the GPU kernels in the tree: a plan must print one of them.
 #pragma once
 
 #include <filesystem>

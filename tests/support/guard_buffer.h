@@ -1,5 +1,5 @@
-// Buffers that catch what an op must not do: guard bytes on both sides show writes outside, and a poisoned content
-// (NaN for floating point) shows elements that an op left unwritten or read before writing.
+// Buffers that detect errors of an op. Guard bytes on both sides detect writes outside. Poisoned content (NaN for
+// floating point) detects elements that an op did not write, or read before writing.
 #pragma once
 
 #include <algorithm>
@@ -63,7 +63,7 @@ class GuardBuffer {
       if (bytes_[i] != kGuard)
         return ::testing::AssertionFailure() << "written " << kGuardBytes - i << " bytes before the buffer";
       if (bytes_[kGuardBytes + size_bytes() + i] != kGuard) {
-        return ::testing::AssertionFailure() << "written " << i << " bytes behind the buffer";
+        return ::testing::AssertionFailure() << "written " << i << " bytes after the end of the buffer";
       }
     }
     return ::testing::AssertionSuccess();

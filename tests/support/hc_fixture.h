@@ -1,4 +1,4 @@
-// A hyper-connection site, its outputs and sizes, for the tests of hc_pre, hc_post, hc_head and hc_bridge.
+// The bridge of two sublayers, its outputs and sizes, for the tests of hc_pre, hc_post, hc_head and hc_bridge.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ struct HcCase {
   std::string name() const { return StrCat("T ", t, " H ", h, " D ", d); }
 };
 
-// Small ones, odd ones, those of the released models; more tokens than a GPU's block takes at once.
+// Small sizes, odd sizes, sizes of the released models; more tokens than a GPU's block processes at once.
 inline const std::vector<HcCase> kHcCases = {{1, 4, 256},   {1, 1, 5},      {3, 4, 33},     {17, 2, 24},  {40, 4, 64},
                                              {2, 8, 16},    {67, 3, 7},     {1, 4, 4096},   {2, 4, 7168}, {9, 4, 4096},
                                              {3, 4, 2048},  {2, 4, 8196},   {5, 5, 100},    {1, 6, 1000}, {1, 7, 64},
@@ -46,14 +46,14 @@ inline int64_t HcRoundings(On on, int64_t k) { return on == On::kGpu ? CeilDiv(k
 // and |X| rho <= 6 sqrt(..): rho sum |fn| |X| <= K in these data, so |dm| <= K gamma_n. A logit adds scale |dm| <= 0.08
 // |dm| and 3 roundings of |logit| <= 10. Sigmoid has slope 1/4. Sinkhorn steps are non-expansive in log space
 // (Hilbert's metric): an entry's relative error is at most 4 times the logits' error, plus 6 roundings for each of 39
-// normalisations. Beyond small K the worst case bound says nothing; errors grow like its root.
+// normalisations. Beyond small K the worst case bound is useless; errors grow like its root.
 inline double HcMixTolerance(On on, const HcCase& c) {
   const int64_t k = c.h * c.d;
   if (k > 1024) return 1e-4;
   return 4 * (0.08 * static_cast<double>(k) * Gamma(HcRoundings(on, k)) + Gamma(30)) + Gamma(6 * 39);
 }
 
-// What a GPU tells apart; on a CPU both are one.
+// The regimes that a GPU distinguishes; on a CPU both are the same.
 inline std::vector<Regime> RegimesOf(On on) {
   return on == On::kGpu ? std::vector<Regime>{Regime::kDecode, Regime::kPrompt} : std::vector<Regime>{Regime::kDecode};
 }

@@ -1,4 +1,4 @@
-// Experts that change places while sequences are decoded, for tests of those in the host's memory.
+// Experts that swap while sequences are decoded, for tests of offloaded experts.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace dsv4::test {
 
-// Random swaps in four of Flash's layers, beside whatever is queued: goes on with those that are under way, or begins
-// some. How many have begun.
+// Random swaps in four of Flash's layers, in parallel with queued work. Continues swaps in progress, or begins some.
+// Returns how many have begun.
 inline int64_t SwapOn(Engine& engine, Random& random) {
   const Ranks& ranks = dynamic_cast<EngineImpl&>(engine).ranks();
   bool done = true;
@@ -28,7 +28,7 @@ inline int64_t SwapOn(Engine& engine, Random& random) {
   return begun;
 }
 
-// What is drawn by several sequences, step behind step, while `with_token` is called between them.
+// The tokens that several sequences draw, step by step; `with_token` is called between the steps.
 inline std::vector<std::vector<TokenId>> DecodedTokens(Engine& engine, int64_t max_tokens,
                                                        const std::function<void()>& with_token) {
   std::vector<std::unique_ptr<Session>> sessions;

@@ -1,5 +1,5 @@
-// What a GPU makes of an input of a matrix product: a sum of `parts` BF16 or FP16 numbers, each the rounding of what
-// those before it leave. Two are within 2^-17 (BF16) of it, or 2^-22 (FP16, from 2^-3 on; 2^-25 below).
+// A GPU's representation of an input of a matrix product: a sum of `parts` BF16 or FP16 numbers. Each rounds what the
+// previous ones leave. Two are within 2^-17 (BF16) of the input, or 2^-22 (FP16, for 2^-3 and above; 2^-25 below).
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace dsv4::test {
 
-// To nearest, ties to even, +-65504 at most.
+// Rounds to nearest, ties to even, limited to +-65504.
 inline float RoundToHalf(float x) {
   if (x == 0 || std::isnan(x)) return x;
   x = std::clamp(x, -65504.0f, 65504.0f);

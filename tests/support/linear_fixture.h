@@ -1,5 +1,4 @@
-// A linear's exact result with what bounds the error of each way to compute it, and those ways: kernels of a CPU, or
-// the GPU.
+// A linear's exact result, error bounds for each way to compute it, and these ways: kernels of a CPU, or the GPU.
 #pragma once
 
 #include <algorithm>
@@ -16,20 +15,20 @@
 
 namespace dsv4::test {
 
-// What bounds a result: |got - sum_k x w| <= gamma_n sum_k |x| |w|.
+// The sums that determine the bound: |got - sum_k x w| <= gamma_n sum_k |x| |w|.
 enum class LinearSums {
   // A product passes through at most n roundings: its own (generic kernel), 32 additions in a lane of its chunk, an
-  // addition (and for FP8 a multiplication) per chunk of 128 columns, 3 additions of lanes, the global scale; the
+  // addition (and for FP8 a multiplication) per chunk of 128 columns, 3 additions of lanes, the global scale. The
   // reference rounds once.
   kLanes,
   // AMX tiles: 16 additions in a step of 32 columns, the sum of two, an addition per step of a chunk and, as above, for
   // each chunk; two for the three parts of an input; the global scale; the reference. Numbers below 2^-126 may be lost:
-  // each of three products and three sums a column, at most.
+  // at most each of three products and three sums per column.
   kAmx,
-  // A GPU's tensor cores: x is two BF16 numbers (with `f32_inputs` as it is). Products of BF16 numbers are exact in
-  // float32; a tensor core adds 16 of them and the accumulator with at worst one truncation (2^-23 relative to the
-  // largest term) each, so K/16 steps, the partial sums (at most 128 + 8) and the factors stay within 2 gamma_(17 K/16
-  // + 140); F32 weights (FMA, K/32 + 5 additions) within less.
+  // A GPU's tensor cores: x is two BF16 numbers (with `f32_inputs` it is unchanged). Products of BF16 numbers are exact
+  // in float32. A tensor core adds 16 of them and the accumulator with at worst one truncation (2^-23 relative to the
+  // largest term) each. So K/16 steps, the partial sums (at most 128 + 8) and the factors stay within 2 gamma_(17 K/16
+  // + 140). F32 weights (FMA, K/32 + 5 additions) are within less.
   kGpu,
   kGpuF32Inputs,
 };
@@ -80,7 +79,7 @@ inline ExactLinear ExactOf(LinearSums sums, const std::vector<float>& x, const Q
   return e;
 }
 
-// One way to compute a linear: a kernel of this machine's CPU, or the GPU with its inputs rounded or not.
+// One way to compute a linear: a kernel of this machine's CPU, or the GPU with rounded or unrounded inputs.
 struct LinearWay {
   LinearSums sums;
   void (*kernel)(const ExecContext& ctx, const LinearArgs& args);  // null: the GPU

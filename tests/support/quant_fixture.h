@@ -18,7 +18,7 @@ struct QuantCase {
   WeightFormat format;
   DType scale_dtype = DType::kF32;  // kFp8Block only
 
-  // "NVFP4", "FP8_128x128_E8M0", ...: fit for the name of a parameterised test.
+  // "NVFP4", "FP8_128x128_E8M0", ...: valid as the name of a parameterised test.
   std::string name() const {
     std::string s{NameOf(format)};
     for (char& c : s) c = c == '-' ? '_' : c;
@@ -37,7 +37,7 @@ inline std::vector<QuantCase> AllQuantCases() {
           {WeightFormat::kNvfp4}};
 }
 
-// Those that experts on a GPU may have besides.
+// The additional formats of experts on a GPU.
 inline std::vector<QuantCase> TightQuantCases() { return {{WeightFormat::kMxfp4Tight}, {WeightFormat::kNvfp4Tight}}; }
 inline std::vector<QuantCase> ExpertQuantCases() {
   std::vector<QuantCase> cases = AllQuantCases();
@@ -45,7 +45,7 @@ inline std::vector<QuantCase> ExpertQuantCases() {
   return cases;
 }
 
-// Number of K that a row must be a multiple of.
+// K must be a multiple of this number.
 inline int64_t ColumnGranule(WeightFormat f) {
   return f == WeightFormat::kNvfp4 ? kNvfp4BlockSize : InfoOf(f).bits == 4 ? kMxfp4BlockSize : 1;
 }
@@ -61,8 +61,8 @@ struct QuantOptions {
 // A QuantTensor with its bytes. Copies are forbidden, moves keep the pointers valid.
 class QuantFixture {
  public:
-  // Weights of about unit size. Codes take every value of their format (NaN excepted); scales vary by block and
-  // include, now and then, the smallest ones and zero.
+  // Weights of about unit size. Codes take every value of their format except NaN. Scales vary by block and include, at
+  // random, the smallest scales and zero.
   QuantFixture(Random& random, QuantCase kind, int64_t rows, int64_t cols, QuantOptions options = {}) {
     DSV4_CHECK(cols % ColumnGranule(kind.format) == 0, "cols ", cols);
     QuantTensor& w = tensor_;
@@ -142,8 +142,8 @@ class QuantFixture {
   }
 
  private:
-  // All 16 exponents, most of them the middle ones, and blocks of zeros with scales that would not do otherwise. Of
-  // NVFP4 some scales are negative.
+  // All 16 exponents, mostly the middle ones, and blocks of zeros with scales that are not allowed for other blocks.
+  // Some NVFP4 scales are negative.
   void FillTight(Random& random, uint8_t* codes, size_t skew) {
     QuantTensor& w = tensor_;
     const bool nvfp4 = w.format == WeightFormat::kNvfp4Tight;

@@ -38,8 +38,8 @@ class Random {
     return x;
   }
 
-  // Finite values that rounding code gets wrong: signed zeros, subnormals, powers of two and their neighbours, one
-  // outlier that sets the scale of its block, and normal numbers of mixed size between them.
+  // Finite values that rounding code may get wrong: signed zeros, subnormals, powers of two and their neighbours, one
+  // outlier that determines the scale of its block, and normal numbers of mixed magnitude.
   std::vector<float> Hostiles(int64_t n) {
     std::vector<float> x(static_cast<size_t>(n));
     for (float& v : x) {

@@ -1,4 +1,4 @@
-// Ranks as tests run them: a thread each.
+// Ranks in tests: one thread each.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,8 @@
 
 namespace dsv4::test {
 
-// Calls work(ctx, rank) on a thread a rank, with `ctx` and the rank's view of `exchange`; returns when all have ended.
+// Calls work(ctx, rank) on one thread per rank, with `ctx` and the rank's view of `exchange`. Returns when all have
+// ended.
 inline void RunRanks(Exchange& exchange, const std::function<void(const ExecContext& ctx, int rank)>& work,
                      const ExecContext& ctx = {}) {
   std::vector<std::thread> threads;

@@ -52,7 +52,7 @@ inline SampleCase RandomSampleCase(Random& random, int64_t v) {
   return c;
 }
 
-// Normal numbers, often with ties, infinities, one peak, or all alike; rarely damaged.
+// Normal numbers, often with ties, infinities, one peak, or all equal; rarely damaged.
 inline std::vector<float> RandomLogits(Random& random, int64_t v) {
   std::vector<float> x(static_cast<size_t>(v));
   const int64_t kind = random.Index(8);
@@ -70,7 +70,7 @@ inline std::vector<float> RandomLogits(Random& random, int64_t v) {
   return x;
 }
 
-// A row of the op with its arrays, as the engine would make it for the case.
+// A row of the op with its arrays, as the engine makes it for the case.
 struct SampleState {
   explicit SampleState(const SampleCase& c)
       : prompt_count(static_cast<size_t>(c.v)), output_count(static_cast<size_t>(c.v)), allowed(c.allowed) {

@@ -1,4 +1,4 @@
-// The op of ops/sample on the GPU with the arguments of a test on the host; what rows count comes back.
+// The op of ops/sample on the GPU with the arguments of a test on the host. Copies the rows' counts back.
 #pragma once
 
 #include <vector>

@@ -19,13 +19,13 @@ inline std::vector<TokenId> SomeTokens(int64_t n, uint64_t seed, int64_t vocab) 
   return ids;
 }
 
-// A snapshot, and what a session that goes on behind it with `more` gives: logits of every token.
+// A snapshot, and the result of a session that continues from it with `more`: logits of every token.
 struct Continuation {
   std::shared_ptr<const KvSnapshot> snapshot;
   std::vector<TokenId> more = SomeTokens(20, 8, 4096);
   std::vector<float> logits;
 };
-// One that begins from the snapshot gives the same bits. Of models with 4,096 ids or more.
+// A session from the snapshot must give the same bits. For models with at least 4,096 ids.
 inline Continuation ExpectSnapshotGoesOn(Engine& engine) {
   Continuation c;
   const auto session = std::move(engine.NewSession()).value();
@@ -38,7 +38,7 @@ inline Continuation ExpectSnapshotGoesOn(Engine& engine) {
   return c;
 }
 
-// Logits of 150 ids, the same in every call; empty where the model does not load.
+// Logits of 150 ids, the same ids in every call; empty: the model does not load.
 inline std::vector<float> LogitsOfModel(const EngineOptions& options) {
   const auto engine = LoadOrFail(options);
   if (engine == nullptr) return {};

@@ -1,4 +1,4 @@
-// A process in which few threads more can be started.
+// A process that can start only few more threads.
 #pragma once
 
 #include <sys/resource.h>
@@ -12,8 +12,8 @@
 
 namespace dsv4::test {
 
-// In a process of its own, of EXPECT_EXIT: ends it with 0 where `call` throws as it should, and returns where it does
-// not. Their stacks are what there is no room for.
+// Run in a separate process, by EXPECT_EXIT. Ends it with 0 if `call` throws the expected exception; otherwise returns.
+// There is no address space for the threads' stacks.
 template <typename Call>
 void ExitIfThreadsRunOut(const Call& call) {
   int64_t pages = 0;
@@ -29,14 +29,14 @@ void ExitIfThreadsRunOut(const Call& call) {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kLimitsMemory = false;  // the sanitizer needs memory for each thread, too
+inline constexpr bool kLimitsMemory = false;  // the sanitizer also needs memory for each thread
 #else
 inline constexpr bool kLimitsMemory = true;
 #endif
 
 }  // namespace dsv4::test
 
-// 200 threads are more than there can be.
+// 200 threads are more than the limit allows.
 #define DSV4_EXPECT_THREADS_RUN_OUT(...)                                                                   \
   do {                                                                                                     \
     if (!::dsv4::test::kLimitsMemory) GTEST_SKIP() << "a sanitizer needs the memory";                      \

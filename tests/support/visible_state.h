@@ -1,5 +1,5 @@
 // The KV state of a sequence that a next token could read: bytes of window rows, compressed rows, index keys and
-// compressor inputs, and nothing of what lies behind its tokens.
+// compressor inputs, and nothing after its tokens.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace dsv4::test {
 
-// Of the first `num_tokens` tokens of a cache in the host's memory.
+// The state of the first `num_tokens` tokens of a cache in host memory.
 inline std::vector<uint8_t> VisibleState(const KvLayout& layout, const SequenceCache& cache, int64_t num_tokens) {
   std::vector<uint8_t> out;
   const SequenceView seq = cache.View(num_tokens, 0, 0);
@@ -30,7 +30,7 @@ inline std::vector<uint8_t> VisibleState(const KvLayout& layout, const SequenceC
         const RowSlot slot = EmittedRow(*c, seq, w);
         add_row(slot.rows, slot.index);
       }
-      // What the next row pools, from the tokens that are there.
+      // The part of the next compressed row's inputs that is present.
       const int64_t first = (num_tokens / c->ratio - (c->overlap - 1)) * c->ratio;
       for (int64_t p = std::max<int64_t>(0, first); p < num_tokens; ++p) {
         const auto* state = reinterpret_cast<const uint8_t*>(StateRow(*c, seq, p));

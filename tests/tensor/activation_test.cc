@@ -52,7 +52,7 @@ TEST(Fp8Blocks, HandComputed) {
   // s = 2^-8. 0.3 / s = 76.8, between 72 and 80: 80. 0.01 / s = 2.56, between 2.5 and 2.75: 2.5. 1e-6 / s = 2.56e-4
   // is below half of 2^-9: 0.
   EXPECT_TRUE(BitEqual(Fp8({1.0f, 0.3f, -0.01f, 1e-6f}, 64), std::vector<float>{1.0f, 0.3125f, -2.5f / 256, 0.0f}));
-  // A tie: 1.0625 * 256 = 272 lies between 256 and 288: to even, 256.
+  // A tie: 1.0625 * 256 = 272 is between 256 and 288: to even, 256.
   EXPECT_TRUE(BitEqual(Fp8({1.5f, 1.0625f}, 64), std::vector<float>{1.5f, 1.0f}));
   EXPECT_TRUE(BitEqual(Fp8({0.0f, -0.0f}, 64), std::vector<float>{0.0f, -0.0f}));
 }
@@ -111,7 +111,7 @@ TEST(Nvfp4, ZeroAndVanishingRowsBecomeZero) {
   EXPECT_TRUE(BitEqual(Nvfp4(std::vector<float>(40, 0.0f)), std::vector<float>(40, 0.0f)));
   EXPECT_TRUE(BitEqual(Nvfp4(std::vector<float>(40, 0x1p-140f)), std::vector<float>(40, 0.0f)));
   std::vector<float> x(32, 0.0f);
-  x[0] = 1;  // a zero block beside a block that is not
+  x[0] = 1;  // a zero block next to another block
   const std::vector<float> y = Nvfp4(x);
   EXPECT_NEAR(y[0], 1.0f, 1e-6f);
   for (size_t i = 1; i < 32; ++i) EXPECT_EQ(y[i], 0.0f);
@@ -125,8 +125,8 @@ TEST(Nvfp4, NanAndInfinityShow) {
   }
 }
 
-// The prototype took the checkpoint's `input_scale`: max|x| / (6 * input_scale) left E4M3's range, block scales
-// saturated at 448 and every projection lost magnitude. With the row's own scale the largest value always survives.
+// The prototype used the checkpoint's `input_scale`: max|x| / (6 * input_scale) left E4M3's range, block scales
+// saturated at 448 and every projection lost magnitude. With the row's own scale the largest value is always kept.
 TEST(Nvfp4, Lesson04LargestValueSurvivesAtEveryMagnitude) {
   Random random(5);
   const std::vector<float> base = random.Normals(256);
@@ -141,7 +141,7 @@ TEST(Nvfp4, Lesson04LargestValueSurvivesAtEveryMagnitude) {
   }
 }
 
-// A stale scale, kept from another input, gave stray tokens: nothing may be kept between calls.
+// A stale scale from another input gave wrong tokens: no scale may be kept between calls.
 TEST(Nvfp4, Lesson06ScaleBelongsToThisRow) {
   Random random(6);
   const std::vector<float> small = random.Normals(64, 1e-3f), large = random.Normals(64, 1e3f);
@@ -193,7 +193,7 @@ TEST(IntegerBlocks, ErrorsAreWithinHalfAStepAndTheLargestStays) {
           for (int64_t i = b; i < end; ++i) largest = std::max(largest, std::fabs(x[static_cast<size_t>(i)]));
           for (int64_t i = b; i < end; ++i) kept = std::max(kept, std::fabs(y[static_cast<size_t>(i)]));
           EXPECT_NEAR(kept / largest, 1.0, 3e-7);
-          // Of three bytes a step is a power of two, up to twice as large.
+          // With three bytes a step is a power of two, up to twice as large.
           const float step = largest / static_cast<float>(LargestInteger(bytes)) * (bytes == 3 ? 2 : 1);
           for (int64_t i = b; i < end; ++i) {
             EXPECT_LE(std::fabs(y[static_cast<size_t>(i)] - x[static_cast<size_t>(i)]), 0.51f * step) << bytes;

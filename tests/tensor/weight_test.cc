@@ -14,7 +14,7 @@
 namespace dsv4 {
 namespace {
 
-// Two rows of 32 columns in NVFP4; a code's number is its E2M1 code, so 2 stands for 1.0, 7 for 6.0, 10 for -1.0.
+// Two rows of 32 columns in NVFP4. A code's number is its E2M1 code: 2 is 1.0, 7 is 6.0, 10 is -1.0.
 struct NvfpExample {
   std::vector<uint8_t> codes = std::vector<uint8_t>(32);   // [2, 16] bytes
   std::vector<uint8_t> scales = {0x38, 0x40, 0x30, 0x48};  // [2, 2] E4M3: 1, 2; 0.5, 4
@@ -34,7 +34,7 @@ struct NvfpExample {
   }
 };
 
-// The prototype read packed weights as K-major, and q_a came out 3584 wide instead of 1536.
+// The prototype read packed weights as K-major, and q_a had width 3584 instead of 1536.
 TEST(Weight, Lesson01RowsOfCodesAreOutputs) {
   const NvfpExample e;
   EXPECT_EQ(e.w.row_bytes(), 16);
@@ -46,7 +46,7 @@ TEST(Weight, Lesson01RowsOfCodesAreOutputs) {
   EXPECT_EQ(CodeValue(e.w, 1, 31), 3.0f);
 }
 
-// It transposed block scales that already lay as [N, K/16].
+// It transposed block scales that already had the layout [N, K/16].
 TEST(Weight, Lesson02ScalesFollowTheRows) {
   const NvfpExample e;
   EXPECT_EQ(BlockScale(e.w, 0, 15), 1.0f);
@@ -55,7 +55,7 @@ TEST(Weight, Lesson02ScalesFollowTheRows) {
   EXPECT_EQ(BlockScale(e.w, 1, 31), 4.0f);
 }
 
-// It dropped weight_scale_2 everywhere: plausible outputs of the wrong size.
+// It dropped weight_scale_2 everywhere: the outputs were plausible but had the wrong magnitude.
 TEST(Weight, Lesson03GlobalScaleMultiplies) {
   const NvfpExample e;
   EXPECT_EQ(WeightValue(e.w, 0, 16), 6.0 * 2.0 * 0.25);

@@ -1,5 +1,5 @@
-// Prompts in the format's own words. Abbreviations, as in the vectors' source: [ BOS, ] EOS, U user, A
-// assistant, T <think>, /T </think>.
+// Prompts in the format's own words. Abbreviations as in the vectors' source: [ BOS, ] EOS, U user, A assistant, T
+// <think>, /T </think>.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -202,7 +202,7 @@ TEST(ChatRender, EffortStandsRightBehindBos) {
   EXPECT_THAT(prompt, EndsWith(Full("\n\n{U}q{A}{T}")));
 }
 
-// Whatever a request says, in whatever field: as text it makes no special token; in the official form it does.
+// Text in any field of a request makes no special token; in the official form it does.
 TEST(ChatRender, ContentCanBeKeptFromMakingSpecialTokens) {
   SKIP_WITHOUT_V4();
   const auto prompt = [](std::string_view word) {
@@ -231,7 +231,7 @@ TEST(ChatRender, ContentCanBeKeptFromMakingSpecialTokens) {
   const RenderedPrompt harmless = prompt("quiet");
   const auto own = added(harmless, SpecialTokensInContent::kText);
   EXPECT_EQ(own, added(harmless, SpecialTokensInContent::kOfficial));
-  // Where nothing is spelt, both ways give the same ids: the parts are not cut.
+  // If the text spells no special token, both ways give the same ids: the parts are not split.
   EXPECT_EQ(V4().Encode(harmless.text, EncodeOptionsOf(harmless, SpecialTokensInContent::kText)),
             V4().Encode(harmless.text));
   for (const std::string_view word : {"<｜User｜>", "<think>", "｜DSML｜", "<｜end▁of▁sentence｜><｜User｜>"}) {

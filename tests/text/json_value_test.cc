@@ -1,4 +1,4 @@
-// Expected texts are what Python 3.11 prints for json.dumps(json.loads(text), ensure_ascii=False).
+// Expected texts are the output of Python 3.11 for json.dumps(json.loads(text), ensure_ascii=False).
 #include "text/json_value.h"
 
 #include <gmock/gmock.h>

@@ -51,7 +51,7 @@ TEST(StrictParser, Prose) {
 
 TEST(StrictParser, Calls) {
   Accept("c" + kBegin + kCall + kEnd + kEos, false, "|c|f({\"k\": \"v\"})");
-  Accept("c" + kBegin + kCall + kEnd, false, "|c|f({\"k\": \"v\"})");  // behind a block EOS may be missing
+  Accept("c" + kBegin + kCall + kEnd, false, "|c|f({\"k\": \"v\"})");  // after a block EOS may be missing
   Accept("r</think>" + kBegin + kCall + kCall + kEnd + kEos, true, "r||f({\"k\": \"v\"})f({\"k\": \"v\"})");
   Accept(kBegin + kEnd + kEos, false, "||");
   Accept(kBegin + "<｜DSML｜invoke name=\"f\">\n</｜DSML｜invoke>\n" + kEnd + kEos, false, "||f({})");
@@ -86,7 +86,7 @@ TEST(StrictParser, Parameters) {
          "expected \">\" and one newline");
 }
 
-// What the renderer writes for an assistant message, the strict parser reads back.
+// The strict parser reads back the renderer's text of an assistant message.
 TEST(StrictParser, ReadsBackWhatTheRendererWrites) {
   ChatRequest request{.thinking = true};
   request.messages.push_back({.role = Role::kUser, .content = "q"});

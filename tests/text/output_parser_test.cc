@@ -26,7 +26,7 @@ std::string Invoke(const std::string& name, const std::string& parameters) {
 }
 std::string Calls(const std::string& invokes) { return "<｜DSML｜tool_calls>\n" + invokes + "</｜DSML｜tool_calls>"; }
 
-// Puts a message together from deltas alone, checking their order.
+// Assembles a message from deltas alone and checks their order.
 class Collector {
  public:
   void Take(const std::vector<OutputDelta>& deltas) {
@@ -78,7 +78,7 @@ ParsedMessage ParsePieces(const std::vector<std::string_view>& pieces, bool thin
   return collector.Result(parser);
 }
 
-// Whole, in two parts at every byte, byte by byte, and in pieces of 2, 3 and 5: always the same.
+// Whole, in two parts split at every byte, byte by byte, and in pieces of 2, 3 and 5: always the same.
 void ExpectParse(std::string_view text, bool thinking, const std::string& expected) {
   EXPECT_EQ(Brief(ParseOutput(text, thinking)), expected) << text;
   for (size_t cut = 0; cut <= text.size(); ++cut) {
@@ -313,7 +313,7 @@ TEST(OutputParser, RandomTextsSplitAnywhere) {
     const ParsedMessage whole = ParseOutput(text, thinking);
     ASSERT_EQ(Brief(ParsePieces(pieces, thinking)), Brief(whole)) << text;
     for (const ToolCall& call : whole.tool_calls) {
-      if (JsonQuote(call.arguments).find("\uFFFD") != std::string::npos) continue;  // not UTF-8, as the text
+      if (JsonQuote(call.arguments).find("\uFFFD") != std::string::npos) continue;  // not UTF-8, like the text
       const auto arguments = ParseJsonValue(call.arguments, {.python_constants = false});
       ASSERT_TRUE(arguments.ok() && arguments->is_object()) << call.arguments;
     }

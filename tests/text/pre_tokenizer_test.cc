@@ -60,7 +60,7 @@ TEST(PreTokenizer, WhiteSpace) {
 TEST(PreTokenizer, GapsJoinUntilSomethingMatches) {
   EXPECT_EQ(Pieces(std::string("\0\0\x1f", 3)), (P{std::string("\0\0\x1f", 3)}));
   EXPECT_EQ(Pieces("\u200b\u200d x"), (P{"\u200b\u200d", " x"}));
-  EXPECT_EQ(Pieces("\u200b\u200dx"), (P{"\u200b", "\u200dx"}));  // the last one leads the word
+  EXPECT_EQ(Pieces("\u200b\u200dx"), (P{"\u200b", "\u200dx"}));  // the last one is the word's leading character
   EXPECT_EQ(Pieces("\u200b!"), (P{"\u200b", "!"}));
 }
 

@@ -1,4 +1,4 @@
-// Shared by the text tests: the real V4 tokenizer where it is at hand, and a small one made in memory.
+// Shared by the text tests: the real V4 tokenizer, if it is available, and a small one made in memory.
 #pragma once
 
 #include <unistd.h>

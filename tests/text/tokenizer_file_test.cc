@@ -1,4 +1,4 @@
-// Files that differ from what the code relies on are refused in one line that names the field.
+// Files that violate the code's assumptions are refused with one line that names the field.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -29,7 +29,7 @@ TEST(Tokenizer, MergesLowestRankFirstThenLeftmost) {
   EXPECT_EQ(t->Encode(""), Ids{});
   EXPECT_EQ(t->Encode("abc"), (Ids{257}));
   EXPECT_EQ(t->Encode("aab"), (Ids{'a', 256}));  // "a b" has the lower rank
-  EXPECT_EQ(t->Encode("aaa"), (Ids{258, 'a'}));  // of two places the left one
+  EXPECT_EQ(t->Encode("aaa"), (Ids{258, 'a'}));  // of two positions the left one
   EXPECT_EQ(t->Encode("aaaaa"), (Ids{259, 'a'}));
   EXPECT_EQ(t->Encode("aaaaaa"), (Ids{259, 258}));
   EXPECT_EQ(t->Encode("x a"), (Ids{'x', 260}));
@@ -57,7 +57,7 @@ TEST(Tokenizer, AddedTokensAreLeftmostLongestInTwoPasses) {
   EXPECT_EQ(t->Encode("<think>>>"), (Ids{263, '>'}));
   EXPECT_EQ(t->Encode("a<s>b"), (Ids{'a', 261, 'b'}));
   EXPECT_EQ(t->Encode("<thin<think>"), (Ids{'<', 't', 'h', 'i', 'n', 262}));
-  // "k><s" begins further left, but "<s>" has normalized: false and goes first.
+  // "k><s" begins further left, but "<s>" has normalized: false and is matched first.
   EXPECT_EQ(t->Encode("k><s>"), (Ids{'k', '>', 261}));
   EXPECT_EQ(t->Encode("k><sx"), (Ids{264, 'x'}));
   EXPECT_EQ(t->Encode("<s>", {.recognize_added_tokens = false}), (Ids{'<', 's', '>'}));
@@ -71,18 +71,18 @@ TEST(Tokenizer, SpellingsInLiteralPartsAreText) {
   const Ids spelt = {'<', 's', '>'};
   EXPECT_EQ(encode("<s><s>", {{3, 6}}), (Ids{261, '<', 's', '>'}));
   EXPECT_EQ(encode("<s><s>", {{0, 3}}), (Ids{'<', 's', '>', 261}));
-  // One that reaches into a part is text, too, and so is one that lies over a seam of two.
+  // A token that overlaps a literal part is text. A token that spans two parts is text, too.
   EXPECT_EQ(encode("<s>", {{0, 1}}), spelt);
   EXPECT_EQ(encode("<s>", {{2, 3}}), spelt);
   EXPECT_EQ(encode("<s>", {{0, 2}, {2, 3}}), spelt);
   EXPECT_EQ(encode("<s>", {{3, 3}}), (Ids{261}));
-  // Behind the text of one that is refused, the next may begin inside it.
+  // After a refused token the next one may begin inside it.
   EXPECT_EQ(encode("<<s>", {{0, 1}}), (Ids{'<', 261}));
   EXPECT_EQ(encode("k><s>", {{0, 1}}), (Ids{'k', '>', 261}));
-  // Of both passes.
+  // Tokens of both passes.
   EXPECT_EQ(encode("k><sx", {{4, 5}}), (Ids{264, 'x'}));
   EXPECT_EQ(encode("k><sx", {{0, 1}}), (Ids{'k', '>', '<', 's', 'x'}));
-  // Ranges move with what is repaired before them: a broken byte becomes three.
+  // Ranges move with repaired text before them: a broken byte becomes three.
   const std::vector<TextRange> behind = {{1, 4}};
   EXPECT_EQ(t->Encode("\xFF<s><s>", {.literal = behind}),
             t->Encode("\xEF\xBF\xBD<s><s>", {.literal = std::vector<TextRange>{{3, 6}}}));
@@ -93,7 +93,7 @@ TEST(Tokenizer, SpellingsInLiteralPartsAreText) {
   EXPECT_EQ(places[1].id, 264);
 }
 
-// As many as a client's chat has messages: each gap between added tokens begins where the one before it ended.
+// As many parts as a client's chat has messages: each gap between added tokens begins at the end of the previous one.
 TEST(Tokenizer, ManyLiteralPartsTakeTimeInProportion) {
   const auto t = Small();
   constexpr size_t kParts = 300'000;
@@ -103,9 +103,9 @@ TEST(Tokenizer, ManyLiteralPartsTakeTimeInProportion) {
     text += "<s><think>x";
     literal.push_back({text.size() - 1, text.size()});
   }
-  const std::clock_t start = std::clock();  // of this process: others may have the core meanwhile
+  const std::clock_t start = std::clock();  // time of this process, because others may use the core
   EXPECT_EQ(t->FindAddedTokens(text, {.literal = literal}).size(), 2 * kParts);
-  EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC);  // by the square: half a minute
+  EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC);  // quadratic code would need half a minute
 }
 
 // A model may have more ids than its tokenizer.
@@ -155,7 +155,7 @@ TEST(StreamDecoder, HandsOutWholeCharactersOnly) {
   EXPECT_EQ(*decoder.Push(0x82), "🙂");
   EXPECT_EQ(decoder.Finish(), "");
   EXPECT_EQ(*decoder.Push(0xE4), "");
-  EXPECT_EQ(*decoder.Push('x'), "\uFFFDx");  // certain to be broken as soon as the x comes
+  EXPECT_EQ(*decoder.Push('x'), "\uFFFDx");  // certainly broken when the x arrives
   EXPECT_EQ(*decoder.Push(0xE4), "");
   EXPECT_EQ(*decoder.Push(0xB8), "");
   EXPECT_EQ(decoder.Finish(), "\uFFFD");

@@ -143,7 +143,7 @@ TEST(TokenizerV4, AddedTokensCanBePlainText) {
 // A quadratic encoder would need hours for each of these.
 TEST(TokenizerV4, LongPiecesEncodeInSeconds) {
   SKIP_WITHOUT_V4();
-  const std::clock_t begin = std::clock();  // of this process: a busy machine may give it little time
+  const std::clock_t begin = std::clock();  // time of this process: a busy machine may give it little
   EXPECT_EQ(V4().Encode(std::string(1'000'000, 'a')).size(), 125000u);
   EXPECT_EQ(*V4().Decode(V4().Encode(std::string(1'000'000, ' '))), std::string(1'000'000, ' '));
   EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 60);

@@ -39,7 +39,7 @@ class DecodeLoopTest : public ::testing::TestWithParam<const char*> {
   }
   EngineImpl& impl() { return dynamic_cast<EngineImpl&>(*engine_); }
 
-  // The tokens that `decode` draws, and then those of the sessions.
+  // The tokens that `decode` draws, followed by the tokens of the sessions.
   template <typename Decode>
   std::vector<std::vector<TokenId>> Run(std::vector<Wanted> wanted, const Decode& decode) {
     const int64_t v = engine_->info().vocab_size;
@@ -99,7 +99,7 @@ TEST_P(DecodeLoopTest, DrawsWhatMasksAllow) {
   for (const TokenId id : drawn[1]) EXPECT_EQ(id % 2, 0);
 }
 
-// A step is queued ahead: what it did to a sequence that had ended must not show.
+// A step is queued in advance: its effect on a sequence that had ended must not be visible.
 TEST_P(DecodeLoopTest, SequencesGoOnAfterTheirEnd) {
   const auto run = [this](bool in_loop) {
     return Run(kWanted, [&](std::span<const DecodeItem> items, const TokenFn& fn) {
@@ -130,7 +130,7 @@ TEST_P(DecodeLoopTest, BannedTokensAreAnError) {
   EXPECT_EQ(DecodeLoop(steps, engine_->info(), items, fn, live).Run().code(), StatusCode::kInvalidArgument);
 }
 
-// Behind a pause the sequences go on with what it left, here by another loop.
+// After a pause the sequences continue from its state, here with another loop.
 TEST_P(DecodeLoopTest, GoesOnBehindAPause) {
   const auto in_parts = Run(kWanted, [this](std::span<const DecodeItem> items, const TokenFn& fn) {
     RankDecodeSteps steps(impl().ranks(), engine_->info().vocab_size);

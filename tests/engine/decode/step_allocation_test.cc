@@ -11,7 +11,8 @@
 namespace dsv4::test {
 namespace {
 
-// Sequences of 300 tokens: all layer kinds of the nano shape have rows to read, and pages with room for what follows.
+// Sequences of 300 tokens: all layer kinds of the nano shape have rows to read, and the pages have space for more
+// tokens.
 struct AllocatingRanks {
   const char* device;
   bool rank_invariant;

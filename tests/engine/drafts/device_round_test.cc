@@ -1,5 +1,5 @@
-// Rounds whose tokens a device draws, with the CPU as that device: what comes out is what the host draws one by one.
-// The cases of all devices (draft_cases.h) have more.
+// Rounds whose tokens a device draws, with the CPU as that device. The result equals the tokens that the host draws one
+// by one. The cases of all devices (draft_cases.h) test more.
 #include "engine/drafts/device_round.h"
 
 #include "engine/drafts/drafts_fixture.h"
@@ -13,7 +13,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, DeviceRoundTest,
                                          DraftedModel{"flash-nvfp4", "cpu*2", true}),
                          NameOf);
 
-// What the host draws is what the device draws.
+// The device draws the same tokens as the host.
 TEST_P(DeviceRoundTest, DrawsWhatTheHostDraws) {
   const std::vector<DraftWanted> wanted = Options(3);
   decode_->UseDecode({});
@@ -21,11 +21,11 @@ TEST_P(DeviceRoundTest, DrawsWhatTheHostDraws) {
   decode_->UseDecode(AsOnADevice(*engine_));
   EXPECT_EQ(decode_->Differences(wanted, plain, nullptr, 0), "");
   EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(Guess::kHalf, plain), 7), "");
-  // Between drafts, which lookup finds here and there, steps follow each other without the host.
+  // Between drafts, which lookup finds at some places, steps follow each other without the host.
   EXPECT_EQ(decode_->Differences(wanted, plain, std::make_unique<LookupDrafter>(), 5), "");
 }
 
-// More tokens than are counted beside a sampler's counts on the device.
+// More tokens than a sampler's counts on the device can record.
 TEST_P(DeviceRoundTest, CountsAreBroughtAnew) {
   const std::vector<DraftWanted> wanted = {
       {.prompt = 9,

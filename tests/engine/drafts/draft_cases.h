@@ -1,5 +1,5 @@
-// Drafts change nothing: ids, log-probabilities, sessions and the KV state are those of a run without. The same cases
-// for every device: a test program includes this once and says of which models (INSTANTIATE_TEST_SUITE_P).
+// Drafts change nothing: ids, log-probabilities, sessions and the KV state equal a run without drafts. Every device has
+// the same cases: a test program includes this file once and names the models (INSTANTIATE_TEST_SUITE_P).
 #pragma once
 
 #include <memory>
@@ -32,11 +32,12 @@ TEST_P(DraftCases, ChangeNothingOfABatch) {
   EXPECT_EQ(DifferencesWithModule(wanted, plain, 3), "");
 }
 
-// A sequence in a batch is what it is alone, so the first of a batch are also the runs of a smaller one.
+// A sequence in a batch equals the sequence alone, so the first sequences of a batch are also the runs of a smaller
+// one.
 TEST_P(DraftCases, ChangeNothingHoweverLongAndHoweverManyTheyAre) {
   const std::vector<DraftWanted> all = Options(2);
   const std::vector<DraftOutcome> plain = decode_->Run(all, nullptr, 0);
-  const size_t every = decode_->engine().runner().on_host() ? 4 : 1;  // a CPU's others are among the slow tests
+  const size_t every = decode_->engine().runner().on_host() ? 4 : 1;  // the slow tests have the CPU's other cases
   for (size_t batch = 1; batch <= all.size(); batch += every) {
     const auto most = static_cast<int64_t>(1 + 3 * batch % 7);
     const auto end = static_cast<std::ptrdiff_t>(batch);
@@ -48,7 +49,7 @@ TEST_P(DraftCases, ChangeNothingHoweverLongAndHoweverManyTheyAre) {
   }
 }
 
-// One sequence: a draft of k tokens that are right makes k + 1 tokens a step, the last step's being what is left.
+// One sequence: k accepted draft tokens make k + 1 tokens per step; the last step makes the rest.
 TEST_P(DraftCases, RightOnesMakeFewerSteps) {
   const std::vector<DraftWanted> wanted = {
       {.prompt = 20, .sampling = {.temperature = 0.9f, .seed = 5}, .max_tokens = 24}};
@@ -62,7 +63,7 @@ TEST_P(DraftCases, RightOnesMakeFewerSteps) {
   }
 }
 
-// A round that was queued behind an end by then is no step of any text.
+// A round that was queued after an end does not count.
 TEST_P(DraftCases, NothingCountsBehindAnEnd) {
   std::vector<DraftWanted> wanted = {{.prompt = 20, .sampling = {.temperature = 0.9f, .seed = 5}, .max_tokens = 40}};
   const std::vector<DraftOutcome> all = decode_->Run(wanted, nullptr, 0);
@@ -76,8 +77,8 @@ TEST_P(DraftCases, NothingCountsBehindAnEnd) {
   }
 }
 
-// Whatever ends a sequence may do so at every place of a draft: its limit, whoever takes its tokens (a stop string, a
-// client that is gone), a stop id. The other sequence goes on.
+// A sequence may end at every position of a draft: by its limit, by the receiver of its tokens (a stop string, a client
+// that has left), by a stop id. The other sequence continues.
 TEST_P(DraftCases, EndAnywhere) {
   const std::vector<DraftWanted> wanted = {
       {.prompt = 12, .sampling = {.temperature = 1.0f, .seed = 8}, .max_tokens = 12},
@@ -98,7 +99,7 @@ TEST_P(DraftCases, EndAnywhere) {
   }
 }
 
-// A mask that forbids what was drafted, that changes with each token, beside sequences without one.
+// Masks that forbid draft tokens and change with each token, together with sequences without a mask.
 TEST_P(DraftCases, MasksForbidDrafts) {
   std::vector<DraftWanted> wanted = {{.prompt = 30, .sampling = {.temperature = 0}, .max_tokens = 18, .masked = true},
                                      {.prompt = 31, .sampling = {.temperature = 1, .seed = 4}, .max_tokens = 18},
@@ -111,7 +112,7 @@ TEST_P(DraftCases, MasksForbidDrafts) {
     EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(guess, plain), 6), "") << static_cast<int>(guess);
   EXPECT_EQ(DifferencesWithModule(wanted, plain, 4), "");
 
-  // The same, cut by what is known of the masks: what they forbid is not verified.
+  // The same, with drafts shortened by the known masks: forbidden tokens are not verified.
   for (DraftWanted& w : wanted) w.cut = w.masked, w.speculate = w.masked;
   EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(Guess::kHalf, plain), 6), "");
   EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(Guess::kRight, plain), 6), "");
@@ -122,7 +123,7 @@ TEST_P(DraftCases, MasksForbidDrafts) {
   EXPECT_EQ(DifferencesWithModule(wanted, plain, 4), "");
 }
 
-// What is said of each verification: where it was, what it held, and how many were right.
+// The report of each verification: its position, its tokens, and how many were accepted.
 TEST_P(DraftCases, AreReported) {
   const std::vector<DraftWanted> wanted = {{.prompt = 20, .sampling = {.temperature = 0}, .max_tokens = 20}};
   const std::vector<DraftOutcome> plain = decode_->Run(wanted, nullptr, 0);
@@ -141,7 +142,7 @@ TEST_P(DraftCases, AreReported) {
                         .max_tokens = 20,
                         .on_verification = [&](const Verification& v) {
                           ++reports;
-                          // The step's tokens are there: ids up to position + 2 + accepted.
+                          // The step's tokens are present: ids up to position + 2 + accepted.
                           ASSERT_EQ(static_cast<int64_t>(ids.size()),
                                     std::min<int64_t>(v.position + 3 + v.accepted, 41));
                           for (int64_t i = 0; i < v.accepted; ++i) {
@@ -153,14 +154,14 @@ TEST_P(DraftCases, AreReported) {
   EXPECT_GT(reports, 2);
 }
 
-// Decoding ends in the middle, the session makes room and comes back from its snapshot, from memory or from a file,
-// or a second one begins from it beside it: as a server does that needs memory, or keeps prefixes.
+// Decoding stops in the middle. The session releases its memory and is restored from its snapshot, from memory or from
+// a file; or a second session begins from the snapshot. A server does this if it needs memory, or keeps prefixes.
 TEST_P(DraftCases, SnapshotsAfterRejectedOnesAreAsWithout) {
   const TempDir dir;
   const std::vector<TokenId> prompt = SomeTokens(250, 2, 40), tail = SomeTokens(9, 3, 300);
   std::vector<std::vector<float>> rows;
   std::vector<std::vector<TokenId>> ids;
-  // 0: without drafts; 1: an oracle's; 2: the module's
+  // 0: without drafts; 1: an oracle's drafts; 2: the module's drafts
   for (int who = 0; who < (module_ != nullptr ? 3 : 2); ++who) {
     static const std::vector<DraftOutcome> kNone(1);
     auto session = std::move(engine_->NewSession()).value();

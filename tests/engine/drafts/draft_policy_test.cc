@@ -21,7 +21,7 @@ std::vector<Draft> DraftsOf(const std::vector<std::vector<float>>& confidences) 
   return drafts;
 }
 
-// Tokens a second that are expected of drafts of these lengths.
+// The expected tokens per second with drafts of these lengths.
 double RateOf(const DraftPolicy& policy, const std::vector<Draft>& whole, const std::vector<size_t>& lengths) {
   double tokens = 0;
   int64_t rows = 0;
@@ -64,15 +64,15 @@ TEST(DraftPolicy, TakesWhatMakesTheMostTokensASecond) {
   }
 }
 
-// What a step takes that verifies 0, 1, .. drafts, and what making the drafts takes: in steps without. Flash: 34 layers
-// and MTP on an H200 at batch 1 (docs/speculation.md). The others: launches and waits of a small model on a GPU; a CPU,
-// where a row costs what a row costs.
+// The time of a step that verifies 0, 1, .. drafts, and the time to make the drafts, both in steps without drafts.
+// Flash: 34 layers and MTP on an H200 at batch 1 (docs/speculation.md). The others: launches and waits of a small model
+// on a GPU, and a CPU, where each row costs the same.
 struct Costs {
   const char* name;
   std::vector<double> step;
   double draft;
-  bool says;         // the drafter has a confidence of its own, which is right on the average
-  double place = 0;  // not 0: drafts are cut before they are made, which takes so long for each of their tokens
+  bool says;         // the drafter has a confidence, which is right on average
+  double place = 0;  // not 0: drafts are shortened before they are made, and making takes this long per token
 };
 const Costs kFlash{"Flash", {1, 1.55, 1.82, 2.14, 2.59, 2.80}, 0.14, false};
 const Costs kFlashBlock{"Flash, a block", {1, 1.55, 1.82, 2.14, 2.59, 2.80}, 0.33, true};
@@ -81,7 +81,7 @@ const Costs kSmall{"small", {1, 1.35, 1.5, 1.65}, 0.55, false};
 const Costs kSmallBlock{"small, a block", {1, 1.35, 1.5, 1.65, 1.8, 1.95}, 0.8, true};
 const Costs kCpu{"CPU", {1, 1.7, 2.4, 3.1}, 0.3, false};
 
-// Texts whose drafts are right so often, place by place, one behind the other with one policy.
+// Texts whose drafts are right with these probabilities, by position; one after the other with one policy.
 class Simulation {
  public:
   Simulation(const Costs& costs, std::vector<double> right, uint64_t seed)
@@ -91,7 +91,7 @@ class Simulation {
     if (costs.place > 0) policy_.AddDrafting(Making::kEach, 1, costs.place);
   }
 
-  // Seconds of a text, where one without drafts takes `tokens`.
+  // The seconds for a text that takes `tokens` without drafts.
   double Text(int64_t tokens) {
     double seconds = 0;
     while (tokens > 0) {
@@ -112,7 +112,8 @@ class Simulation {
   }
 
  private:
-  // Of the next draft's places. What a drafter with a confidence of its own knows: half of the text is easier.
+  // The probabilities of the next draft's positions, as a drafter with a confidence knows them: half of the text is
+  // easier.
   std::vector<double> Chances() {
     std::vector<double> chances = right_;
     const double ease = !costs_.says ? 1 : random_.Chance(0.5) ? 1.25 : 0.75;
@@ -166,12 +167,12 @@ class Simulation {
   std::vector<double> right_;
   test::Random random_;
   DraftPolicy policy_{-1};
-  // Shares that were accepted, by place: ModelDrafter's.
+  // Accepted shares by position, as in ModelDrafter.
   std::array<double, kMaxDraftTokens> seen_ = {0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7};
   std::array<int, kMaxDraftTokens> tried_ = {};
 };
 
-// How many times longer than without drafts: the mean of many engines, of their first text and of thirty.
+// How many times longer than without drafts: the mean over many engines, of their first text and of thirty texts.
 struct Ratio {
   double first = 0, all = 0, whole = 0;
 };
@@ -190,7 +191,7 @@ Ratio Simulate(const Costs& costs, const std::vector<double>& right, int64_t tok
   return sum;
 }
 
-// Also a text of 130 tokens that is an engine's first.
+// Also for a text of 130 tokens that is an engine's first.
 TEST(DraftPolicy, LosesLittleWhereDraftsAreWrong) {
   for (const Costs* costs : {&kFlash, &kFlashBlock, &kFlashForeseen, &kSmall, &kSmallBlock, &kCpu}) {
     for (const double right : {0.0, 0.3}) {
@@ -200,7 +201,7 @@ TEST(DraftPolicy, LosesLittleWhereDraftsAreWrong) {
         EXPECT_LT(ratio.all, 1.01) << costs->name << ", right " << right << ", " << tokens << " tokens";
       }
     }
-    // As prose of the bundled model is: worth while here, not there.
+    // Like prose of the bundled model: drafts pay there, not here.
     EXPECT_LT(Simulate(*costs, {0.6, 0.5, 0.4, 0.3, 0.25}, 130).first, 1.02) << costs->name;
   }
 }
@@ -215,7 +216,7 @@ TEST(DraftPolicy, KeepsWhatPays) {
   }
 }
 
-// Where it is known how sure drafts will be: a token that is worth its row, but not its making, is not made.
+// With known confidence: a token that is worth its row, but not the time to make it, is not made.
 TEST(DraftPolicy, CountsTheMakingOfWhatIsNotMade) {
   for (const Making making : {Making::kEach, Making::kDone}) {
     DraftPolicy policy(-1);
@@ -229,8 +230,8 @@ TEST(DraftPolicy, CountsTheMakingOfWhatIsNotMade) {
   }
 }
 
-// What is made at once takes as long for two tokens as for five. Where it is not worth while nothing is tried: what is
-// made then is cut again.
+// A drafter that makes all tokens at once takes as long for two tokens as for five. If drafts do not pay, there is no
+// trial: drafts that are made anyway are shortened.
 TEST(DraftPolicy, CountsAMakingAtOnceOnce) {
   for (const auto& [seconds, worth] : {std::pair{0.3, 2u}, {0.9, 0u}}) {
     DraftPolicy policy(-1);
@@ -243,7 +244,7 @@ TEST(DraftPolicy, CountsAMakingAtOnceOnce) {
   }
 }
 
-// How well a drafter knows its drafts once they are made says nothing of how well they are foreseen.
+// The accuracy of the confidence after making the drafts does not count for the accuracy of the prediction before.
 TEST(DraftPolicy, HoldsWhatWasForeseenAgainstItself) {
   DraftPolicy policy(-1);
   policy.AddStep(1, 1, 1.0), policy.AddStep(2, 1, 1.3);
@@ -278,7 +279,7 @@ TEST(DraftPolicy, AThresholdEndsADraftInFrontOfTheFirstUnlikelyToken) {
   EXPECT_EQ(lengths, (std::vector<size_t>{2, 0, 0, 1}));
 }
 
-// Nothing has been measured: nothing is tried, and nothing divides by zero.
+// Without measurements there is no trial, and no division by zero.
 TEST(DraftPolicy, MeasuresBeforeItDrafts) {
   DraftPolicy policy(-1);
   EXPECT_EQ(policy.Expect(3, 1), 0);

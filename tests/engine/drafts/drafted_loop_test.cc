@@ -1,5 +1,6 @@
-// Rounds with drafts that follow each other without the host, with the CPU as the device: what comes out is what the
-// host draws one by one. The cases of all devices (draft_cases.h) run in them, too, where drafts are three or fewer.
+// Rounds with drafts that follow each other without the host, with the CPU as the device. The result equals the tokens
+// that the host draws one by one. The cases of all devices (draft_cases.h) also run in these rounds, for up to three
+// drafts.
 #include "engine/drafts/drafted_loop.h"
 
 #include "engine/drafts/drafts_fixture.h"
@@ -9,7 +10,7 @@ namespace {
 
 class DraftedLoopTest : public DraftsOfAModel {
  protected:
-  // Sequences that may all be in such rounds.
+  // Sequences that can all be in such rounds.
   std::vector<DraftWanted> Alike(uint64_t seed) const {
     std::vector<DraftWanted> all = Options(seed);
     std::erase_if(all, [](const DraftWanted& w) { return w.masked || !w.speculate; });
@@ -26,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, DraftedLoopTest,
                                          DraftedModel{"flash-dspark", "cpu*2", true, Speculate::kDspark}),
                          NameOf);
 
-// With every guess, one to three at a time, all options of samplers in a batch.
+// Every kind of guess, one to three drafts at a time, all options of samplers in a batch.
 TEST_P(DraftedLoopTest, ChangesNothing) {
   const std::vector<DraftWanted> all = Alike(3);
   decode_->UseDecode({});
@@ -44,15 +45,15 @@ TEST_P(DraftedLoopTest, ChangesNothing) {
   }
 }
 
-// Rounds end where the host was asked only in the end: when too few tokens are left for two more.
+// The host takes part only at the end: when fewer tokens remain than two more rounds may make.
 TEST_P(DraftedLoopTest, AsksTheHostInTheEndOnly) {
   const std::vector<DraftWanted> wanted = {
       {.prompt = 20, .sampling = {.temperature = 1, .repeat_penalty = 1.2f, .seed = 6}, .max_tokens = 24}};
   const std::vector<DraftOutcome> plain = decode_->Run(wanted, nullptr, 0);
   EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(Guess::kWrong, plain), 3), "");
   auto oracle = LastOne();
-  // One token a round. Rounds end when 17 of 24 are there, as two of four rows need room; one more was queued, and the
-  // last token has no draft.
+  // One token per round. Rounds end when 17 of 24 tokens are drawn, because two rounds of four rows need space. One
+  // more round was queued, and the last token has no draft.
   EXPECT_EQ(oracle->proposals, 5);
   EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(Guess::kRight, plain), 3), "");
   oracle = LastOne();
@@ -60,8 +61,8 @@ TEST_P(DraftedLoopTest, AsksTheHostInTheEndOnly) {
   EXPECT_EQ(oracle->verifications, 6);
 }
 
-// A round is on its way when a sequence ends, wherever in a round that is; what it did must not show, nor in what
-// follows, here another text behind it.
+// A round is queued when a sequence ends, at any position of the round. Its effect must not be visible, also not in a
+// following text.
 TEST_P(DraftedLoopTest, GoesOnBehindAnEnd) {
   const std::vector<DraftWanted> wanted = {
       {.prompt = 120, .sampling = {.temperature = 1.0f, .seed = 8}, .max_tokens = 40},
@@ -77,7 +78,7 @@ TEST_P(DraftedLoopTest, GoesOnBehindAnEnd) {
   }
 }
 
-// Rings hold what was queued, so less can be taken back than without; what can gives the same rows.
+// Rings contain the queued rows, so fewer tokens can be removed than without drafts. Removing them gives the same rows.
 TEST_P(DraftedLoopTest, TakesBackWhatRingsStillHold) {
   const std::vector<TokenId> prompt = SomeTokens(126, 2, 40), tail = SomeTokens(6, 3, vocab());
   std::vector<TokenId> ids;
@@ -100,7 +101,7 @@ TEST_P(DraftedLoopTest, TakesBackWhatRingsStillHold) {
     const auto length = static_cast<int64_t>(session->tokens().size());
     ASSERT_EQ(length, 132);
     if (drafts) {
-      EXPECT_FALSE(session->Truncate(length - kMaxTruncatedTokens).ok());  // four rows behind its end were queued
+      EXPECT_FALSE(session->Truncate(length - kMaxTruncatedTokens).ok());  // four rows after its end were queued
     }
     ASSERT_TRUE(session->Truncate(length - 4).ok());
     rows.emplace_back();
@@ -109,7 +110,7 @@ TEST_P(DraftedLoopTest, TakesBackWhatRingsStillHold) {
   EXPECT_EQ(rows[0], rows[1]);
 }
 
-// A module drafts the same with the host and without, which more than three drafts need.
+// A module makes the same drafts with and without the host. More than three drafts need the host.
 TEST_P(DraftedLoopTest, ModulesDraftTheSame) {
   if (module_ == nullptr) GTEST_SKIP() << "no module";
   const std::vector<DraftWanted> wanted = {
@@ -133,7 +134,7 @@ TEST_P(DraftedLoopTest, ModulesDraftTheSame) {
   }
 }
 
-// A sequence has more rows in a module's pass than in the step, perhaps.
+// A sequence may have more rows in a module's pass than in the step.
 TEST_P(DraftedLoopTest, KeepsToTheRowsOfAModulesPass) {
   if (module_ == nullptr) GTEST_SKIP() << "no module";
   const Counted& counted = CountModule();

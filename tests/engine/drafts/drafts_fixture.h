@@ -1,5 +1,5 @@
-// Decoding with drafts against decoding without: what must not differ, and drafters that know, or do not know, what
-// comes.
+// Compares decoding with drafts to decoding without: results that must be equal, and drafters that know the next tokens
+// or do not.
 #pragma once
 
 #include <algorithm>
@@ -31,22 +31,23 @@ struct DraftWanted {
   int64_t max_tokens = 0;
   std::vector<TokenId> stop_ids = {};
   int64_t ends_after = 1 << 20;  // draws, by on_token
-  bool masked = false;           // a third of the ids at each draw, another one each time
-  bool cut = false;              // drafts end in front of the first token that the mask forbids
+  bool masked = false;           // forbids a third of the ids at each draw, a different third each time
+  bool cut = false;              // drafts end before the first token that the mask forbids
   bool speculate = true;
 };
 
-// What came out of one sequence.
+// The result of one sequence.
 struct DraftOutcome {
   std::vector<TokenId> ids;
   std::vector<float> logprobs;
   std::vector<std::vector<TokenId>> top;
-  std::vector<TokenId> session;       // its tokens in the end
-  std::vector<size_t> lengths;        // of the session at every draw
-  std::vector<uint8_t> state;         // that a next token could read
-  std::vector<uint8_t> module_state;  // that a next draft could read, where a module's rings hold all; else empty
-  std::vector<float> next_row;        // logits of one token more
-  int64_t drafted = 0;                // tokens that came with the one before
+  std::vector<TokenId> session;  // its tokens at the end
+  std::vector<size_t> lengths;   // of the session at every draw
+  std::vector<uint8_t> state;    // state that a next token could read
+  // state that a next draft could read, if the rings of a module hold everything; otherwise empty
+  std::vector<uint8_t> module_state;
+  std::vector<float> next_row;  // logits of one token more
+  int64_t drafted = 0;          // tokens that came with the previous one
 
   bool operator==(const DraftOutcome& o) const {
     return ids == o.ids && logprobs == o.logprobs && top == o.top && session == o.session && lengths == o.lengths &&
@@ -57,7 +58,7 @@ struct DraftOutcome {
 
 enum class Guess { kRight, kWrong, kHalf, kRandom };
 
-// Knows what the sequences will say.
+// Knows the tokens of the sequences.
 class Oracle : public Drafter {
  public:
   Oracle(Guess guess, const std::vector<DraftOutcome>& known, int64_t vocab)
@@ -78,7 +79,7 @@ class Oracle : public Drafter {
     }
     return {};
   }
-  // What it says does not depend on the host, either.
+  // Its prediction also does not depend on the host.
   bool Foresees(int64_t tokens, std::vector<float>* confidence) const override {
     confidence->insert(confidence->end(), static_cast<size_t>(tokens), 0.5f);
     return true;
@@ -112,11 +113,11 @@ class Oracle : public Drafter {
   const int64_t vocab_;
   Random random_{77};
   std::map<size_t, std::vector<TokenId>> foreseen_;  // by sequence
-  // its number, and its tokens without those that are drawn
+  // its number, and its tokens without the drawn ones
   std::map<const Session*, std::pair<size_t, size_t>> watched_;
 };
 
-// Another's drafts, and how often the host asked for them.
+// The drafts of another drafter; counts how often the host requests them.
 class Counted : public Drafter {
  public:
   explicit Counted(std::unique_ptr<Drafter> inner) : inner_(std::move(inner)) {}
@@ -137,7 +138,7 @@ class Counted : public Drafter {
 
 using DecodeFn = std::function<Status(std::span<const DecodeItem> items, const TokenFn& on_token)>;
 
-// Decode as where a device draws the tokens, with any engine's as that device, which outlives it.
+// Decode as if a device drew the tokens. The device of `of` takes that role; `of` outlives the function.
 inline DecodeFn AsOnADevice(Engine& of) {
   auto& engine = dynamic_cast<EngineImpl&>(of);
   struct Made {
@@ -165,10 +166,10 @@ class DraftedDecode {
  public:
   explicit DraftedDecode(Engine& engine) : engine_(dynamic_cast<EngineImpl&>(engine)) {}
 
-  // From now on instead of Engine::Decode.
+  // Replaces Engine::Decode.
   void UseDecode(DecodeFn decode) { decode_ = std::move(decode); }
 
-  // Decodes with drafts of up to `most` tokens, all of which are verified; null: none. Gives the drafter back.
+  // Decodes with drafts of up to `most` tokens, all of which are verified; null: none. Returns the drafter.
   std::unique_ptr<Drafter> DecodeWith(std::unique_ptr<Drafter> drafter, int64_t most, std::span<const DecodeItem> items,
                                       const TokenFn& on_token) {
     Drafting& drafting = engine_.drafting();
@@ -179,7 +180,7 @@ class DraftedDecode {
     return std::move(drafting.drafter);
   }
 
-  // What comes of a batch.
+  // The results of a batch.
   std::vector<DraftOutcome> Run(const std::vector<DraftWanted>& wanted, std::unique_ptr<Drafter> drafter,
                                 int64_t most) {
     const int64_t v = engine_.info().vocab_size;
@@ -191,7 +192,7 @@ class DraftedDecode {
     std::vector<DraftOutcome> out(wanted.size());
     for (size_t i = 0; i < wanted.size(); ++i) {
       const DraftWanted& w = wanted[i];
-      // A text that repeats itself here and there, so that lookup finds something.
+      // A text with some repetitions, so that lookup finds drafts.
       std::vector<TokenId> prompt = SomeTokens(w.prompt, i + 1, std::min<int64_t>(v, 40));
       sessions.push_back(std::move(engine_.NewSession()).value());
       EXPECT_TRUE(sessions.back()->Append(prompt, LogitRows::kNone, nullptr).ok());
@@ -243,7 +244,7 @@ class DraftedDecode {
     return out;
   }
 
-  // What differs from a run without drafts, as text; "" where nothing does.
+  // The differences from a run without drafts, as text; "": none.
   std::string Differences(const std::vector<DraftWanted>& wanted, const std::vector<DraftOutcome>& plain,
                           std::unique_ptr<Drafter> drafter, int64_t most) {
     const std::vector<DraftOutcome> got = Run(wanted, std::move(drafter), most);
@@ -260,10 +261,10 @@ class DraftedDecode {
   }
 
   EngineImpl& engine() { return engine_; }
-  int64_t drafted() const { return drafted_; }  // tokens of all runs that came by drafts
+  int64_t drafted() const { return drafted_; }  // tokens of all runs that came from drafts
 
  private:
-  // On a GPU, where the host cannot read it, next_row speaks for it.
+  // If the host cannot read the state, on a GPU, next_row is compared instead.
   void TakeState(const SessionImpl& session, DraftOutcome* out) const {
     if (!engine_.runner().on_host()) return;
     const auto length = static_cast<int64_t>(session.tokens().size());
@@ -275,7 +276,7 @@ class DraftedDecode {
     if (!session.can_draft()) return;
     out->module_state = VisibleState(module, session.cache(), length);
     if (engine_.runner().model().draft().module == DraftModule::kMtp) {
-      // Its row of a sequence's last position takes the token behind it in: it is written once that is known.
+      // The row of a sequence's last position includes the next token: it is written when that token is known.
       const RowFormat& row = module.layers.back().window_row;
       out->module_state.resize(out->module_state.size() - static_cast<size_t>(row.data_bytes + row.scale_bytes));
     }
@@ -318,7 +319,7 @@ struct DraftedModel {
   const char* fixture;  // or nano, the bundled one
   const char* device = "cpu";
   bool in_rounds = false;                    // the device draws the tokens; a CPU as that device (AsOnADevice)
-  Speculate module = Speculate::kOff;        // the model's own, which drafts too
+  Speculate module = Speculate::kOff;        // the model's module, which also drafts
   bool (*is_there)() = [] { return true; };  // the device
 };
 
@@ -332,7 +333,7 @@ inline std::string NameOfModel(const DraftedModel& model) {
 // For INSTANTIATE_TEST_SUITE_P.
 inline std::string NameOf(const testing::TestParamInfo<DraftedModel>& instance) { return NameOfModel(instance.param); }
 
-// One engine and runs of it without drafts, which those with drafts are held against.
+// One engine and its runs without drafts, which are the expected results.
 class DraftsOfAnEngine : public ::testing::Test {
  protected:
   void Load(const DraftedModel& model, float threshold) {
@@ -355,12 +356,12 @@ class DraftsOfAnEngine : public ::testing::Test {
     return std::make_unique<Oracle>(guess, plain, vocab());
   }
   const Oracle& LastOracle() { return dynamic_cast<Oracle&>(*decode_->engine().drafting().drafter); }
-  // Counts from now on what the model's own module is asked for.
+  // Counts the requests to the model's module after this call.
   const Counted& CountModule() {
     module_ = std::make_unique<Counted>(std::move(module_));
     return static_cast<const Counted&>(*module_);
   }
-  // What differs with the model's own module, where there is one.
+  // The differences with the model's module, if it has one.
   std::string DifferencesWithModule(const std::vector<DraftWanted>& wanted, const std::vector<DraftOutcome>& plain,
                                     int64_t most) {
     if (module_ == nullptr) return "";
@@ -371,14 +372,14 @@ class DraftsOfAnEngine : public ::testing::Test {
 
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<DraftedDecode> decode_;
-  std::unique_ptr<Drafter> module_;  // goes before the engine
+  std::unique_ptr<Drafter> module_;  // destroyed before the engine
 };
 
 class DraftsOfAModel : public DraftsOfAnEngine, public ::testing::WithParamInterface<DraftedModel> {
  protected:
   void SetUp() override { Load(GetParam(), /*threshold=*/0); }
 
-  // The batch; where rounds are of a device, without what the host draws.
+  // The batch; if a device draws, without options that need the host.
   std::vector<DraftWanted> Options(uint64_t seed) const {
     std::vector<DraftWanted> all = EveryOption(seed);
     for (DraftWanted& w : all) {

@@ -27,7 +27,7 @@ class ManyRounds : public ::testing::TestWithParam<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(All, ManyRounds, testing::Values(6), testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(Campaign, ManyRounds, testing::Values(40), testing::PrintToStringParamName());
 
-// In rounds without the host: texts that begin at every place of the rings and end at any.
+// In rounds without the host: texts that begin and end at every position of the rings.
 TEST_P(ManyRounds, ChangeNothing) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-mtp");
   const auto engine = LoadOrFail(
@@ -61,7 +61,7 @@ TEST_P(ManyRounds, ChangeNothing) {
   }
 }
 
-// The bundled model's own modules.
+// The bundled model's modules.
 struct ModuleOnDevice {
   Speculate module;
   const char* device;

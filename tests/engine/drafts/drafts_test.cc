@@ -1,4 +1,4 @@
-// Drafts change nothing: the cases of every device, on the CPU, and what is the same on all.
+// Drafts change nothing: the cases of all devices, on the CPU, and cases that are independent of the device.
 #include "engine/drafts/draft_cases.h"
 
 namespace dsv4::test {
@@ -10,7 +10,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, DraftCases,
                                          DraftedModel{"flash-dspark", "cpu", false, Speculate::kDspark}),
                          NameOf);
 
-// Foresees that its second token is not worth while.
+// Predicts that its second token does not pay.
 class Foresighted : public Drafter {
  public:
   int64_t max_tokens() const override { return 3; }
@@ -43,7 +43,7 @@ TEST(Drafts, AreMadeAsFarAsTheyWillBeVerified) {
   EXPECT_GE(dynamic_cast<Foresighted&>(*decode.engine().drafting().drafter).verified, 10);
 }
 
-// Makes its drafts at once, of which it foresaw nothing good.
+// Makes all its drafts at once, and predicted low probabilities for them.
 class AtOnce : public Drafter {
  public:
   int64_t max_tokens() const override { return 3; }
@@ -64,7 +64,7 @@ class AtOnce : public Drafter {
   std::vector<int64_t> wanted, verified;
 };
 
-// With a threshold, and by what drafts are worth.
+// With a threshold, and by the benefit of drafts.
 TEST(Drafts, MadeAtOnceAreCutByWhatIsKnownThen) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
   for (const float threshold : {0.5f, -1.0f}) {
@@ -75,7 +75,7 @@ TEST(Drafts, MadeAtOnceAreCutByWhatIsKnownThen) {
     const std::vector<DraftWanted> wanted = {{.prompt = 9, .sampling = {.temperature = 0}, .max_tokens = 10}};
     const std::vector<DraftOutcome> plain = decode.Run(wanted, nullptr, 0);
     DraftPolicy& policy = decode.engine().drafting().policy;
-    policy = DraftPolicy(threshold);  // of times that are known
+    policy = DraftPolicy(threshold);  // the times are known
     for (int64_t rows = 1; rows <= 4; ++rows) policy.AddStep(rows, 1, 1 + 0.1 * static_cast<double>(rows - 1));
     EXPECT_EQ(decode.Differences(wanted, plain, std::make_unique<AtOnce>(), 3), "");
     const auto& drafter = dynamic_cast<AtOnce&>(*decode.engine().drafting().drafter);
@@ -85,13 +85,13 @@ TEST(Drafts, MadeAtOnceAreCutByWhatIsKnownThen) {
   }
 }
 
-// At the context's end drafts become shorter and then none.
+// At the end of the context drafts become shorter, and then there are none.
 TEST(Drafts, StopAtTheContextsEnd) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
   const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .max_context = 64, .drafts = {.threshold = 0}});
   ASSERT_NE(engine, nullptr);
   DraftedDecode decode(*engine);
-  for (const int64_t room : {1, 3, 9}) {  // tokens that the session still takes, the first one included
+  for (const int64_t room : {1, 3, 9}) {  // tokens that the session still accepts, including the first one
     const std::vector<DraftWanted> wanted = {
         {.prompt = 64 - room, .sampling = {.temperature = 1.0f, .seed = 3}, .max_tokens = room},
         {.prompt = 10, .sampling = {.temperature = 1.0f, .seed = 4}, .max_tokens = 12}};

@@ -1,4 +1,4 @@
-// What a draft module reads of steps in which nobody drafts: it is left out, and made up before drafts begin again.
+// Data of a draft module in steps without drafts: it is left out, and computed later, before drafts begin again.
 #include <string>
 #include <vector>
 
@@ -9,7 +9,7 @@ namespace {
 
 struct Way {
   Speculate module;
-  bool in_rounds;  // as where a device draws the tokens
+  bool in_rounds;  // as if a device drew the tokens
 };
 
 class KeptDrafts : public ::testing::TestWithParam<Way> {
@@ -37,13 +37,13 @@ class KeptDrafts : public ::testing::TestWithParam<Way> {
     EXPECT_TRUE(status.ok()) << status.message();
     return ids;
   }
-  // Drafts have lost all.
+  // Ends the trial as if all drafts had been rejected.
   void EndTrial() {
     drafting().policy.AddStep(1, 1, 1e-3);
     drafting().policy.AddGain(1, 0, 1);
     ASSERT_FALSE(drafting().policy.Wants(1));
   }
-  // Behind the session's tokens.
+  // For the position after the session's tokens.
   Draft Guess(Session& session) {
     std::vector<Draft> drafts(1);
     drafts[0].session = &static_cast<SessionImpl&>(session);

@@ -27,7 +27,7 @@ TEST(LookUp, TakesTheLongestMatchAndOfEqualsTheLast) {
   EXPECT_EQ(DraftOf({1}, 4, 1, 5), Ids{});
 }
 
-// Against the definition, word for word.
+// Compares with the definition.
 TEST(LookUp, IsItsDefinition) {
   test::Random random(4);
   for (int i = 0; i < 3000; ++i) {

@@ -1,5 +1,5 @@
-// Drafts change nothing, over many seeds, lengths of drafts and sizes of batches: the same for every device, of models
-// that the test program names (INSTANTIATE_TEST_SUITE_P).
+// Drafts change nothing, over many seeds, lengths of drafts and batch sizes. Every device has the same cases; the test
+// program names the models (INSTANTIATE_TEST_SUITE_P).
 #pragma once
 
 #include <memory>
@@ -21,12 +21,12 @@ inline std::string NameOfSeeds(const testing::TestParamInfo<ModelAndSeeds>& inst
 
 class ManyDrafts : public DraftsOfAnEngine, public ::testing::WithParamInterface<ModelAndSeeds> {
  protected:
-  // Who drafts: oracles that guess as Guess says, lookup, the model's own module.
+  // The drafters: oracles that guess as Guess defines, lookup, the model's module.
   static constexpr uint64_t kLookup = 4, kModule = 5;
 
   uint64_t drafters() const { return module_ == nullptr ? kModule : kModule + 1; }
 
-  // A GPU draws what asks for no log-probabilities: every other batch.
+  // A GPU draws tokens without log-probabilities: every other batch requests none.
   std::vector<DraftWanted> Options(uint64_t seed) const {
     std::vector<DraftWanted> all = EveryOption(seed);
     if (decode_->engine().runner().on_host() || seed % 2 == 0) return all;
@@ -42,7 +42,8 @@ class ManyDrafts : public DraftsOfAnEngine, public ::testing::WithParamInterface
   }
 };
 
-// A sequence in a batch is what it is alone, so the first of a batch are also the runs of a smaller one.
+// A sequence in a batch equals the sequence alone, so the first sequences of a batch are also the runs of a smaller
+// one.
 TEST_P(ManyDrafts, ChangeNothing) {
   ASSERT_NO_FATAL_FAILURE(Load(GetParam().model, /*threshold=*/0));
   if (IsSkipped()) return;
@@ -64,7 +65,7 @@ TEST_P(ManyDrafts, ChangeNothing) {
 TEST_P(ManyDrafts, ChangeNothingHoweverLongTheyAre) {
   ASSERT_NO_FATAL_FAILURE(Load(GetParam().model, DraftOptions{}.threshold));
   if (IsSkipped()) return;
-  const bool on_host = decode_->engine().runner().on_host();  // there both seeds would be alike
+  const bool on_host = decode_->engine().runner().on_host();  // there both seeds would be equal
   for (uint64_t seed = on_host ? 99 : 98; seed < 100; ++seed) {
     const std::vector<DraftWanted> all = Options(seed);
     const std::vector<DraftOutcome> plain = decode_->Run(all, nullptr, 0);

@@ -1,4 +1,4 @@
-// What an engine that drafts finds out before its first text; on GPUs it does so when it is loaded.
+// The measurements of an engine with drafts before its first text. On GPUs they run when the model is loaded.
 #include <string>
 
 #include "engine/drafts/model_drafts_fixture.h"
@@ -34,7 +34,7 @@ TEST_P(MeasureDraftsTest, KnowsWhatRoundsTake) {
   EXPECT_EQ(engine->kv_bytes(), 0);
 }
 
-// Its texts mean nothing: what is drafted afterwards is what would have been drafted.
+// The measured texts have no effect: the drafts afterwards are the same as without them.
 TEST_P(MeasureDraftsTest, LeavesNoTrace) {
   const std::vector<TokenId> prompt = {0, 4052, 840, 341, 223, 20, 25, 582, 223, 22, 26, 33, 4053, 4070};
   std::vector<Generated> runs;
@@ -50,7 +50,7 @@ TEST_P(MeasureDraftsTest, LeavesNoTrace) {
   EXPECT_EQ(runs[1].verified, runs[0].verified);
 }
 
-// A session that does not fit is no error, and nothing is left of the attempt.
+// If the session does not fit, that is no error, and nothing remains of the attempt.
 TEST(MeasureDrafts, IsLeftOutWhereTheContextIsTooShort) {
   const auto engine = LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano",
                                   .num_threads = 1,

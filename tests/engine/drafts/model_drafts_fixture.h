@@ -1,4 +1,4 @@
-// Greedy and sampled runs of fixtures with draft modules, and what was drafted on the way.
+// Greedy and sampled runs of fixtures with draft modules, with a record of the drafts.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct Generated {
   std::vector<Verified> verified;
 };
 
-// `count` tokens behind the prompt, and what was drafted on the way.
+// `count` tokens after the prompt, and the drafts that were made.
 inline Generated Generate(Engine& engine, std::span<const TokenId> prompt, int64_t count,
                           const SamplingParams& params) {
   Generated run;
@@ -47,7 +47,7 @@ inline Generated Generate(Engine& engine, std::span<const TokenId> prompt, int64
   return run;
 }
 
-// What the fixture says: drafts for positions behind its last token count as not accepted.
+// The fixture's expectation: drafts for positions after its last token count as rejected.
 inline std::vector<Verified> Expected(const std::string& dir, const std::string& k, int64_t drafts) {
   const Array at = ReferenceArray(dir, "spec_positions." + k), accepted = ReferenceArray(dir, "spec_accepted." + k);
   const Array proposed = drafts == 0 ? ReferenceArray(dir, "spec_proposed." + k) : Array{};
@@ -59,7 +59,7 @@ inline std::vector<Verified> Expected(const std::string& dir, const std::string&
   return all;
 }
 
-// `drafts` a step, or as many as are likelier than `threshold`.
+// `drafts` per step, or those with probability above `threshold`.
 inline void ExpectAcceptedCounts(const std::string& device, const std::string& dir, Speculate module,
                                  const std::string& k, int64_t drafts, float threshold) {
   const std::vector<TokenId> prompt = ReferenceArray(dir, "prompt_ids").i32;

@@ -1,4 +1,4 @@
-// Drafts of checkpoints' own modules: how many of them a greedy run of a fixture accepts, and that they change nothing.
+// Drafts of checkpoints' modules: how many of them a greedy run of a fixture accepts, and that they change nothing.
 #include <string>
 #include <vector>
 
@@ -23,7 +23,7 @@ TEST(ModelDrafts, DsparkAcceptsWhatTheReferenceAccepts) {
   ExpectAcceptedCounts("cpu", dir, Speculate::kAuto, "cut", 5, 0.3f);
 }
 
-// Sampled, in batches of one, at every number of drafts, with rounded rows: the tokens are those without drafts.
+// Sampled, batch size one, every number of drafts, rounded rows: the tokens equal those without drafts.
 TEST(ModelDrafts, ChangeNothing) {
   for (const char* name : {"flash-mtp", "flash-dspark"}) {
     DSV4_FIXTURE_OR_SKIP(dir, name);
@@ -59,7 +59,7 @@ TEST(ModelDrafts, AModuleThatTheCheckpointLacksIsAnError) {
   EXPECT_THAT(engine.status().message(), testing::HasSubstr("--speculate"));
 }
 
-// For measurements: the module that was asked for, of the released shape.
+// For measurements: the requested module with the released shape.
 TEST(ModelDrafts, ASyntheticModelGetsWhatIsAskedFor) {
   for (const Speculate module : {Speculate::kMtp, Speculate::kDspark}) {
     EngineOptions options;
@@ -78,7 +78,7 @@ TEST(ModelDrafts, ASyntheticModelGetsWhatIsAskedFor) {
   }
 }
 
-// A snapshot carries the module's rings: drafts go on as they would have.
+// A snapshot includes the module's rings: drafts continue as without it.
 TEST(ModelDrafts, ASnapshotKeepsWhatTheyNeed) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-mtp");
   const std::vector<TokenId> prompt = ReferenceArray(dir, "prompt_ids").i32;

@@ -1,4 +1,4 @@
-// The bundled model's own draft modules: they change nothing, and are right as often as a module that works is.
+// The bundled model's draft modules: they change nothing, and their acceptance is that of a working module.
 #include "engine/drafts/own_module.h"
 
 namespace dsv4::test {
@@ -15,7 +15,7 @@ TEST_P(NanoDrafts, ChangeNothing) {
   OwnModule own(GetParam(), "cpu", 1);
   ASSERT_TRUE(off != nullptr && own);
   const std::vector<DraftWanted> all = EveryOption(11);
-  // With the module's rings, which the states hold, and without a module.
+  // With the module's rings, which are in the states, and without a module.
   const std::vector<DraftOutcome> plain = own.Run(all, 0), expected = DraftedDecode(*off).Run(all, nullptr, 0);
   const std::vector<DraftOutcome> drafted = own.Run(all, 4);
   for (size_t i = 0; i < all.size(); ++i) {
@@ -28,8 +28,8 @@ TEST_P(NanoDrafts, ChangeNothing) {
   EXPECT_LT(own.counts().accepted, own.counts().drafted);
 }
 
-// A greedy reply to "What is 27 + 48?", column by column: of a draft of three tokens the modules' own scores
-// (models/nano/README.md) expect about 2.9 to be right.
+// A greedy reply to "What is 27 + 48?", column by column. By the modules' published scores (models/nano/README.md),
+// about 2.9 tokens of a draft of three are accepted.
 TEST_P(NanoDrafts, AreMostlyRightAboutASum) {
   const auto engine = LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano",
                                   .num_threads = 1,

@@ -8,7 +8,7 @@
 namespace dsv4::test {
 namespace {
 
-// Drafts without the host, and with it; all tokens of a draft at once.
+// Proposes no drafts. Makes all tokens of a draft at once, and needs no host.
 class Nothing : public Drafter {
  public:
   int64_t max_tokens() const override { return 7; }
@@ -30,7 +30,7 @@ class OracleDrafterTest : public ::testing::Test {
 
   SessionImpl& session() { return dynamic_cast<SessionImpl&>(*session_); }
 
-  // A text of `count` tokens behind the session's own.
+  // A text of `count` tokens after the session's tokens.
   OracleDrafter Oracle(size_t count, double right, uint64_t seed = 1) {
     text_ = SomeTokens(static_cast<int64_t>(count), 5, 4000);
     KnownDrafts known{.acceptance = right, .seed = seed};
@@ -38,7 +38,7 @@ class OracleDrafterTest : public ::testing::Test {
     return {std::make_unique<Nothing>(), std::move(known), 4096};
   }
 
-  // Tokens that a verification gives, of drafts of k.
+  // Tokens per verification with drafts of k.
   double TokensARound(OracleDrafter& oracle, size_t k) {
     const auto guesses = oracle.KnownOf(session()).tokens;
     size_t at = 0, rounds = 0;
@@ -72,7 +72,7 @@ TEST_F(OracleDrafterTest, IsAlwaysRightOrNever) {
   EXPECT_EQ(TokensARound(never, 3), 1);
 }
 
-// Rounds of a fixed number of drafts need no host where nobody makes them: nothing has to be told apart.
+// Rounds with a fixed number of drafts need no host if no other drafter makes them.
 TEST_F(OracleDrafterTest, ForeseesAFixedNumberWhereNobodyMakesThem) {
   const auto foresees = [](std::unique_ptr<Drafter> inner, int64_t fixed, int64_t tokens) {
     KnownDrafts known{.tokens = fixed};
@@ -89,7 +89,7 @@ TEST_F(OracleDrafterTest, ForeseesAFixedNumberWhereNobodyMakesThem) {
   EXPECT_TRUE(foresees(std::make_unique<Nothing>(), 0, 3));
 }
 
-// Whoever drafts, and wherever a draft begins.
+// With any drafter, and for a draft at any position.
 TEST_F(OracleDrafterTest, IsRightAtTheSamePlacesWithTheHostAndWithout) {
   OracleDrafter oracle = Oracle(60, 0.6);
   const auto known = oracle.KnownOf(session()).tokens;
@@ -99,14 +99,14 @@ TEST_F(OracleDrafterTest, IsRightAtTheSamePlacesWithTheHostAndWithout) {
     ASSERT_TRUE(oracle.Propose({&draft, 1}).ok());
     ASSERT_EQ(draft.tokens.size(), 5u);
     for (size_t i = 0; i < 5; ++i) {
-      const size_t at = begin + 1 + i;  // behind the session's tokens and the next one
+      const size_t at = begin + 1 + i;  // after the session's tokens and the next one
       EXPECT_EQ(draft.tokens[i] == text_[at], foreseen[at] == text_[at]) << at;
     }
     ASSERT_TRUE(session_->Append({&text_[begin], 1}, LogitRows::kNone, nullptr).ok());
   }
 }
 
-// Its price is the other's, so it drafts in the other's way, with a sureness of its own.
+// It takes the time of the other drafter and drafts in its way, with its own confidence.
 TEST_F(OracleDrafterTest, DraftsInTheWayOfAnother) {
   const OracleDrafter oracle = Oracle(10, 0.8);
   EXPECT_TRUE(oracle.makes_at_once());
@@ -115,7 +115,7 @@ TEST_F(OracleDrafterTest, DraftsInTheWayOfAnother) {
   EXPECT_EQ(confidence, std::vector<float>(3, 0.8f));
 }
 
-// What stands behind the known text is guessed, too.
+// Tokens after the known text are also guessed.
 TEST_F(OracleDrafterTest, GoesOnBehindTheText) {
   OracleDrafter oracle = Oracle(2, 1);
   Draft draft{.session = &session(), .next = 3, .most = 4};

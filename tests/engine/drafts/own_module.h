@@ -1,4 +1,4 @@
-// The bundled model with one of its own draft modules, which are right sometimes.
+// The bundled model with one of its draft modules, which are sometimes right.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class OwnModule {
   explicit operator bool() const { return drafter_ != nullptr; }
   DraftCounts counts() const { return engine_->draft_counts(); }
 
-  // With drafts of up to `most` tokens, all of which are verified; 0: without.
+  // With drafts of up to `most` tokens, all of which are verified; 0: without drafts.
   std::vector<DraftOutcome> Run(const std::vector<DraftWanted>& wanted, int64_t most) {
     std::vector<DraftOutcome> out = decode_->Run(wanted, most > 0 ? std::move(drafter_) : nullptr, most);
     if (most > 0) drafter_ = std::move(decode_->engine().drafting().drafter);

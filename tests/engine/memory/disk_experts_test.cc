@@ -1,5 +1,5 @@
-// Experts that neither the device nor the host's memory has room for: the same bits, what is planned and counted. The
-// CPU stands for the device, with a limit to its memory, and what synthetic weights take of the host's for the files.
+// Experts for which neither the device nor host memory has space: the same bits; the plan; the counts. The CPU takes
+// the role of the device, with a memory limit. Synthetic weights in host memory take the role of the files.
 #include <algorithm>
 #include <vector>
 
@@ -19,7 +19,7 @@ namespace dsv4::test {
 namespace {
 
 constexpr int64_t kDiskLayers = 3, kDiskExperts = 16, kDiskChosen = 3;
-constexpr int64_t kDiskProgram = int64_t{1} << 30;  // that the plan leaves to the program
+constexpr int64_t kDiskProgram = int64_t{1} << 30;  // reserved for the program by the plan
 
 EngineOptions DiskNano(const char* device = "cpu") {
   return {.model_dir = "",
@@ -29,7 +29,7 @@ EngineOptions DiskNano(const char* device = "cpu") {
           .offload = {.kv_room = int64_t{4} << 20}};
 }
 
-// Limits under which a third of the experts stays on the device and `host` of the others on the host.
+// Limits that keep a third of the experts on the device, and the share `host` of the others on the host.
 EngineOptions ShortOfMemory(EngineOptions options, double host) {
   const MemoryPlan whole = PlanFor(options);
   options.offload.gpu_memory = 1;
@@ -38,13 +38,14 @@ EngineOptions ShortOfMemory(EngineOptions options, double host) {
                                least.host_expert_bytes * 2 / 3;
   const MemoryPlan away = PlanFor(options);
   EXPECT_TRUE(away.experts_on_disk.empty());
-  const double room = static_cast<double>(away.host_expert_bytes) * host * 8 / 7;  // an eighth is the page cache's
+  // an eighth is left to the page cache
+  const double room = static_cast<double>(away.host_expert_bytes) * host * 8 / 7;
   options.offload.host_memory = away.host_embedding_bytes + away.weight_bytes + away.widened_bytes + kDiskProgram +
                                 static_cast<int64_t>(room);
   return options;
 }
 
-// Random swaps of what is on the host and the device; those that name an expert of the disk are left out.
+// Random swaps between host and device; swaps with an expert on the disk are left out.
 void SwapSome(Engine& engine, Random& random) {
   const Ranks& ranks = dynamic_cast<EngineImpl&>(engine).ranks();
   std::vector<ExpertSwap> swaps;
@@ -95,7 +96,7 @@ TEST(DiskExperts, AnyPartOfThemOnTheDiskGivesTheSameBits) {
   }
 }
 
-// What is in a place when a pass chooses it is not read again.
+// An expert that is in a cache slot when a pass chooses it is not read again.
 TEST(DiskExperts, WhatWasBroughtLastIsFound) {
   const auto engine = LoadOrFail(ShortOfMemory(DiskNano(), 0));
   ASSERT_NE(engine, nullptr);
@@ -112,7 +113,7 @@ TEST(DiskExperts, WhatWasBroughtLastIsFound) {
   EXPECT_EQ(second.chosen_resident - first.chosen_resident, first.chosen);
 }
 
-// Batches with every option, drafts, and sessions that go on from a snapshot (the prefix cache's way).
+// Batches with every option, drafts, and sessions that continue from a snapshot (as the prefix cache does).
 TEST(DiskExperts, BatchesDraftsAndSnapshotsKnowNothingOfThem) {
   for (const char* device : {"cpu", "cpu*2"}) {
     const auto whole = LoadOrFail(DiskNano(device));
@@ -132,8 +133,7 @@ TEST(DiskExperts, BatchesDraftsAndSnapshotsKnowNothingOfThem) {
   }
 }
 
-// Every drafter beside experts of the host, or of the disk, on one rank and on two; behind a prompt and behind a
-// snapshot of one.
+// Every drafter with experts on the host or on the disk, on one rank and on two; after a prompt and after its snapshot.
 TEST(DiskExperts, DraftersGiveTheSameTokens) {
   struct Case {
     const char* device;
@@ -179,7 +179,7 @@ TEST(DiskExperts, DraftersGiveTheSameTokens) {
   }
 }
 
-// Snapshots of an engine with experts on the disk are read by one without, and the other way.
+// An engine without experts on the disk reads snapshots of an engine with them, and the reverse.
 TEST(DiskExperts, TheWeightsAreTheSameWhereverTheyLie) {
   const auto whole = LoadOrFail(DiskNano()), engine = LoadOrFail(ShortOfMemory(DiskNano(), 0.5));
   ASSERT_NE(engine, nullptr);

@@ -1,5 +1,5 @@
-// Experts of the host that the CPU computes beside the device: close to what the device makes of them, counted, refused
-// where that makes no sense. The CPU stands for the device, with a limit to its memory.
+// Experts on the host that the CPU computes: close to the device's results; the counts; the refusals. The CPU takes the
+// role of the device, with a memory limit.
 #include <string>
 #include <vector>
 
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSplitLayers = 3, kSplitExperts = 16, kSplitChosen = 3, kSplitVocab = 4096;
 
-// Nothing rounds, so that sums in another order stay close; six places of a layer's sixteen experts.
+// Nothing is rounded, so that sums in another order stay close. Six cache slots for a layer's sixteen experts.
 EngineOptions SplitNano(ExpertCompute by, int64_t slots = 6) {
   return {.model_dir = "",
           .synthetic = {.shape = "nano", .num_layers = kSplitLayers},
@@ -33,13 +33,13 @@ EngineOptions SplitNano(ExpertCompute by, int64_t slots = 6) {
 
 std::unique_ptr<Engine> LoadSplit(const EngineOptions& options) {
   auto engine = LoadOrFail(options);
-  if (engine != nullptr) dynamic_cast<EngineImpl&>(*engine).repicker() = Repicker();  // experts stay where they are
+  if (engine != nullptr) dynamic_cast<EngineImpl&>(*engine).repicker() = Repicker();  // experts do not move
   return engine;
 }
 
 ExpertUse UseOf(Engine& engine) { return engine.expert_use().value(); }
 
-// Only sums' orders differ: a few units of float32 a layer, far below what would choose another expert.
+// Only the order of sums differs: a few float32 units per layer, far below a change of an expert's choice.
 void ExpectClose(const std::vector<float>& got, const std::vector<float>& want, const char* what) {
   ExpectAgreement(what, Compare(got, want, kSplitVocab), 1e-4, 1);
 }
@@ -79,7 +79,7 @@ TEST(ExpertCompute, AutoMeasuresAndStaysClose) {
   EXPECT_GT(both, 0);
 }
 
-// A row's bits do not depend on the others of its pass while experts stay where they are: drafts change no text.
+// A row's bits do not depend on the other rows of its pass while experts do not move: drafts change no text.
 TEST(ExpertCompute, BatchesAndDraftsGiveTheTextOfOneByOne) {
   const auto engine = LoadSplit(SplitNano(ExpertCompute::kCpu));
   ASSERT_NE(engine, nullptr);
@@ -91,7 +91,7 @@ TEST(ExpertCompute, BatchesAndDraftsGiveTheTextOfOneByOne) {
   EXPECT_GT(UseOf(*engine).cpu_experts, 0);
 }
 
-// As many rows as a decode step may have are all the CPU's, in one pass or in several.
+// Up to the maximum rows of a decode step, the CPU computes all rows, in one pass or in several.
 TEST(ExpertCompute, RowsOfADecodeStepDependOnNoOthers) {
   const std::vector<TokenId> tokens = SomeTokens(kMaxDecodeRows, 9, kSplitVocab);
   EngineOptions options = SplitNano(ExpertCompute::kCpu);
@@ -106,7 +106,7 @@ TEST(ExpertCompute, RowsOfADecodeStepDependOnNoOthers) {
   }
 }
 
-// Passes of more rows than a decode step has read the host's experts as they do without it.
+// Passes with more rows than a decode step read the host's experts as without this option.
 TEST(ExpertCompute, PromptsAreNotTheCpus) {
   const std::vector<TokenId> tokens = SomeTokens(kMaxDecodeRows + 1, 9, kSplitVocab);
   const std::vector<float> want = AllLogits(*LoadSplit(SplitNano(ExpertCompute::kGpu)), tokens);
@@ -117,7 +117,7 @@ TEST(ExpertCompute, PromptsAreNotTheCpus) {
   EXPECT_GT(UseOf(*engine).fetched_bytes, 0);
 }
 
-// Experts that change places between steps: each is computed once, wherever it is.
+// Experts that swap between steps: each is computed once, wherever it is.
 TEST(ExpertCompute, ExpertsThatChangePlacesStayClose) {
   const std::vector<float> want = SomeLogits(*LoadSplit(SplitNano(ExpertCompute::kGpu)));
   const auto engine = LoadSplit(SplitNano(ExpertCompute::kCpu));
@@ -158,7 +158,8 @@ TEST(ExpertCompute, IsRefusedWhereItMakesNoSense) {
   EXPECT_TRUE(SomeLogits(*LoadSplit(options)) == want);
 }
 
-// Files of KV are for engines whose numbers are made alike, which is not asked of steps that depend on places.
+// KV files are for engines with the same numerics. For decode steps, which depend on the placement, this is not
+// required.
 TEST(ExpertCompute, FilesOfKvSayWhoComputes) {
   const std::string plain = LoadSplit(SplitNano(ExpertCompute::kGpu))->SnapshotFingerprint().value();
   const std::string cpu = LoadSplit(SplitNano(ExpertCompute::kCpu))->SnapshotFingerprint().value();

@@ -1,4 +1,4 @@
-// Files of how often experts were chosen.
+// Files of expert counts.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// What tests of experts away from the device share: plans, and logits to compare.
+// Shared by tests of offloaded experts: plans, and logits to compare.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ inline MemoryPlan PlanFor(const EngineOptions& options) {
   return description->plan;
 }
 
-// Of a prompt, then of tokens one by one.
+// Logits of a prompt, then of tokens one by one.
 inline std::vector<float> SomeLogits(Engine& engine) {
   const auto session = engine.NewSession().value();
   std::vector<float> all, logits;

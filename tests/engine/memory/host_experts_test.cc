@@ -1,5 +1,5 @@
-// Experts in the host's memory beside those on the device: the same bits, what is planned, counted and refused. The CPU
-// stands for the device, with a limit to its memory.
+// Experts in host memory: the same bits; the plan, the counts and the refusals. The CPU takes the role of the device,
+// with a memory limit.
 #include "engine/memory/host_experts.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ EngineOptions SkewableNano(bool skewed = false) {
           .offload = {.kv_room = int64_t{4} << 20}};
 }
 
-// A limit that keeps so much of the experts on the device.
+// A limit that keeps this share of the experts on the device.
 int64_t LimitFor(EngineOptions options, double resident) {
   const MemoryPlan whole = PlanFor(options);
   options.offload.gpu_memory = 1;
@@ -51,10 +51,10 @@ int64_t LimitFor(EngineOptions options, double resident) {
 
 const Ranks& RanksOf(Engine& engine) { return dynamic_cast<EngineImpl&>(engine).ranks(); }
 
-// The engine itself moves no experts any more: where they lie is the test's.
+// Stops the engine from moving experts: the test controls the placement.
 void KeepPlaces(Engine& engine) { dynamic_cast<EngineImpl&>(engine).repicker() = Repicker(); }
 
-// Begins some random ones on every rank; how many of rank 0, where none are under way.
+// Begins some random swaps on every rank. Returns how many on rank 0; 0 while others are in progress.
 int64_t BeginSwaps(Engine& engine, Random& random) {
   std::vector<ExpertSwap> swaps;
   for (int i = 0; i < 60; ++i)
@@ -65,7 +65,7 @@ int64_t BeginSwaps(Engine& engine, Random& random) {
   for (const int64_t n : begun) EXPECT_EQ(n, begun[0]);
   return begun[0];
 }
-// False: they go on, by one turn.
+// Continues the swaps by one turn. False: they are still in progress.
 bool ContinueSwaps(Engine& engine) {
   bool done = true;
   for (int r = 0; r < RanksOf(engine).count(); ++r) {
@@ -77,7 +77,7 @@ bool ContinueSwaps(Engine& engine) {
 
 TEST(HostExperts, AnyPartOfThemOnTheHostGivesTheSameBits) {
   const TempDir temp;
-  Random random(5);  // a random part: by counts that mean nothing
+  Random random(5);  // a random part of the experts, by meaningless counts
   ExpertCounts counts{.num_layers = kNanoLayers, .num_experts = kNanoExperts, .chosen = {}};
   for (int64_t i = 0; i < kNanoLayers * kNanoExperts; ++i)
     counts.chosen.push_back(static_cast<uint64_t>(random.Index(1000)));
@@ -147,7 +147,7 @@ TEST(HostExperts, RoomForKvIsKept) {
   EXPECT_GE(more.available_bytes - NeededBytes(more, 0), 8 << 20);
 }
 
-// Not by all experts on the host, and less room than was asked for.
+// Not even with all experts on the host; less memory for KV than requested.
 TEST(HostExperts, RoomThatCannotBeGivenIsRefusedWithWhatCan) {
   for (const char* device : {"cpu", "cpu*2"}) {
     EngineOptions options = SkewableNano();
@@ -227,7 +227,7 @@ TEST(HostExperts, ChoicesAreCounted) {
     for (int64_t e = 0; e < kNanoExperts; ++e) of_layer += use.counts.chosen[static_cast<size_t>(l * kNanoExperts + e)];
     EXPECT_EQ(of_layer, static_cast<uint64_t>(60 * kNanoChosen)) << l;
   }
-  EXPECT_FALSE(LoadOrFail(SkewableNano())->expert_use()->counted) << "not asked for";
+  EXPECT_FALSE(LoadOrFail(SkewableNano())->expert_use()->counted) << "not requested";
 }
 
 TEST(HostExperts, ChoicesOfAFilesModelAreCounted) {
@@ -245,7 +245,7 @@ TEST(HostExperts, ChoicesOfAFilesModelAreCounted) {
   EXPECT_TRUE(PlanFor(options).experts_on_host.empty());
 }
 
-// Those that are chosen most stay; what is fetched is what the counters say.
+// The most chosen experts stay; the bytes fetched match the counters.
 TEST(HostExperts, ByCountsTheHotOnesStay) {
   const TempDir temp;
   EngineOptions options = SkewableNano(/*skewed=*/true);
@@ -259,7 +259,7 @@ TEST(HostExperts, ByCountsTheHotOnesStay) {
     EngineOptions o = options;
     o.offload.expert_counts = file;
     const auto engine = LoadOrFail(o);
-    KeepPlaces(*engine);  // a slow run has time to pick anew what the file said
+    KeepPlaces(*engine);  // a slow run would have time to change the placement of the file's counts
     (void)SomeLogits(*engine);
     const ExpertUse use = engine->expert_use().value();
     EXPECT_TRUE(use.counted);
@@ -274,7 +274,7 @@ TEST(HostExperts, ByCountsTheHotOnesStay) {
   EXPECT_GT(by_counts, evenly + 0.1);
 }
 
-// Swaps at random, and steps at each of their turns: the bits stay.
+// Random swaps, and steps at each of their turns: the bits do not change.
 TEST(HostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
   for (const char* device : {"cpu", "cpu*2"}) {
     EngineOptions options = SkewableNano();
@@ -288,7 +288,7 @@ TEST(HostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
     int64_t made = 0;
     for (int round = 0; round < 2; ++round) {
       made += BeginSwaps(*engine, random);
-      EXPECT_EQ(BeginSwaps(*engine, random), 0) << "others are under way";
+      EXPECT_EQ(BeginSwaps(*engine, random), 0) << "others are in progress";
       for (int turn = 0; turn < 3; ++turn) {
         EXPECT_TRUE(SomeLogits(*engine) == want) << device << ", round " << round << ", turn " << turn;
         EXPECT_EQ(ContinueSwaps(*engine), turn == 2);
@@ -307,8 +307,8 @@ TEST(HostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
   }
 }
 
-// Batches with every option, drafts, and sessions that go on from a snapshot (the prefix cache's way), while experts
-// change places between them.
+// Batches with every option, drafts, and sessions that continue from a snapshot (as the prefix cache does), while
+// experts swap between them.
 TEST(HostExperts, BatchesDraftsAndSnapshotsKnowNothingOfPlaces) {
   for (const char* device : {"cpu", "cpu*2"}) {
     EngineOptions options = SkewableNano();
@@ -332,7 +332,7 @@ TEST(HostExperts, BatchesDraftsAndSnapshotsKnowNothingOfPlaces) {
   }
 }
 
-// Two places a layer for sixteen experts, which take turns in them while a batch decodes.
+// Two cache slots per layer, which sixteen experts share in turn while a batch decodes.
 TEST(HostExperts, TwoSlotsALayerUnderABatchGiveTheSameBits) {
   for (const char* device : {"cpu", "cpu*2"}) {
     EngineOptions options = SkewableNano(/*skewed=*/true);
@@ -372,19 +372,19 @@ TEST(HostExperts, TwoSlotsALayerUnderABatchGiveTheSameBits) {
   }
 }
 
-// What tokens choose moves to the device, without a file of counts.
+// Experts that tokens choose move to the device, without a file of counts.
 TEST(HostExperts, RepickingFollowsWhatIsChosen) {
   EngineOptions options = SkewableNano(/*skewed=*/true);
   const std::vector<TokenId> tokens = SomeTokens(200, 9, 4096);
   const std::vector<float> want = AllLogits(*LoadOrFail(options), tokens);
   options.offload.gpu_memory = LimitFor(options, 0.5);
   const auto engine = LoadOrFail(options);
-  KeepPlaces(*engine);  // else a slow run moves some before the first look
+  KeepPlaces(*engine);  // a slow run would otherwise move some before the first look
   Repicker repicker;
   repicker.TurnOn();
   Ranks& ranks = dynamic_cast<EngineImpl&>(*engine).ranks();
   auto now = Repicker::Clock::now();
-  const auto look = [&] {  // a second long; swaps that it has led to
+  const auto look = [&] {  // one second later; waits for the swaps
     const int64_t before = engine->expert_use()->swaps;
     for (int i = 0; i < 100; ++i) repicker.Look(ranks, now += std::chrono::milliseconds(10));
     return engine->expert_use()->swaps - before;
@@ -409,10 +409,10 @@ TEST(HostExperts, RepickingFollowsWhatIsChosen) {
   EXPECT_GT(picked, evenly + 0.1);
   EXPECT_GT(picked, 0.75);
   for (int i = 0; i < 3; ++i) (void)hit_rate(), (void)look();
-  EXPECT_EQ(look(), 0) << "places are the best by now";
+  EXPECT_EQ(look(), 0) << "the placement is already the best";
 }
 
-// On a CPU the files' weights need not fit memory.
+// On a CPU the weights of files need not fit in memory.
 TEST(HostExperts, WhatMemoryDoesNotHoldStaysOnTheDisk) {
   EngineOptions options{.model_dir = DSV4_SOURCE_DIR "/models/nano", .num_threads = 2};
   EXPECT_EQ(PlanFor(options).disk_bytes, 0);

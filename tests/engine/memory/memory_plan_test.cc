@@ -80,14 +80,14 @@ TEST(Plan, WhatDoesNotFitIsRefusedWithTheNumbers) {
     EXPECT_THAT(status.message(), ::testing::HasSubstr(part));
   }
   in.available_bytes = needed;
-  // the loader's buffers are gone before there are activations
+  // the loader's buffers are freed before there are activations
   in.loading_bytes = 300 + KvFootprint(in.kv).fixed + 513;
   EXPECT_FALSE(CheckPlan(MakeMemoryPlan(in), 512, "use less").ok());
   in.available_bytes = 0;
   EXPECT_TRUE(CheckPlan(MakeMemoryPlan(in), 512, "use less").ok()) << "unknown memory";
 }
 
-// One of several that hold different amounts.
+// One of several GPUs with different amounts of memory.
 TEST(Plan, OfSeveralGpusErrorsNameTheFullest) {
   MemoryPlan plan{};
   plan.device = "NVIDIA H200, 132 SMs";

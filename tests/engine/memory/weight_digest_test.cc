@@ -28,7 +28,7 @@ uint64_t DigestOf(const std::vector<TestTensor>& tensors) {
   return WeightDigest(*models.front(), *device).value();
 }
 
-// A change at the end of any tensor, its scales' and its global scale's included: of each expert, too.
+// A change at the end of any tensor, its scales or its global scale, for each expert too.
 TEST(WeightDigest, SeesEveryTensor) {
   for (const test::Dialect& dialect : {test::Dialect{}, test::kOfficial, test::kModelOpt}) {
     const std::vector<TestTensor> tensors = MakeCheckpoint(test::TinyConfig(), dialect);

@@ -1,4 +1,4 @@
-// Decode steps that are filled up with idle rows, with the CPU as the device that runs them.
+// Decode steps with padding rows, with the CPU as the device that runs them.
 #include "engine/ranks/idle_rows.h"
 
 #include <memory>
@@ -28,7 +28,7 @@ TEST(IdleRows, StepsHaveFewSizes) {
   EXPECT_EQ(sizes.size(), 8u + 14 + 8);
 }
 
-// Steps that verify drafts: all their idle rows are one sequence's.
+// Steps that verify drafts: all their padding rows belong to one sequence.
 TEST(IdleRows, FillUpStepsOfSeveralRowsEach) {
   const auto device = std::move(Device::Open("cpu")).value();
   IdleRows idle(*device, 64);
@@ -62,7 +62,7 @@ struct Decoded {
 
 class IdleRowsOfSteps : public ::testing::TestWithParam<const char*> {
  protected:
-  // `count` sequences, decoded together for so many tokens that idle rows see several compressed rows form beside them.
+  // Decodes `count` sequences together, so long that several compressed rows are made while there are padding rows.
   Decoded Run(int64_t count, bool on_device) {
     const auto engine = LoadOrFail({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano",
                                     .device = GetParam(),

@@ -41,7 +41,7 @@ TEST(RankThreads, JobsRunTogether) {
     EXPECT_TRUE(threads
                     .Run([&](int) {
                       ++here;
-                      while (here < 4) std::this_thread::yield();  // ends only when all are here
+                      while (here < 4) std::this_thread::yield();  // ends only when all have arrived
                       return Status{};
                     })
                     .ok());
@@ -60,7 +60,7 @@ TEST(RankThreads, TheFirstRanksErrorIsReturnedAndTheNextJobRuns) {
   EXPECT_TRUE(threads.Run([](int) { return Status{}; }).ok());
 }
 
-// A rank that waits for one that has failed hears of it.
+// A rank that waits for a failed rank is notified.
 TEST(RankThreads, AnErrorIsToldWhileOthersStillRun) {
   RankThreads threads(3);
   std::atomic<int> told = -1;
@@ -98,7 +98,7 @@ TEST(RankThreads, ExceptionsBecomeStatuses) {
   }
 }
 
-// What a rank's thread says of a lack of memory was made before: there is none left to make it.
+// The status for a lack of memory was made in advance, because there is no memory left to make it.
 TEST(RankThreads, MemoryThatIsGoneForGoodIsAStatusToo) {
   for (const int count : {1, 2}) {
     RankThreads threads(count);

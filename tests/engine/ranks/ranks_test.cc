@@ -1,4 +1,4 @@
-// Engines of several ranks on one CPU: the same text, sessions, snapshots and errors as of one.
+// Engines with several ranks on one CPU: the same text, sessions, snapshots and errors as with one rank.
 #include "engine/ranks/ranks.h"
 
 #include <atomic>
@@ -47,7 +47,7 @@ TEST_P(EngineRanks, LogitsMatchTheReference) {
   ASSERT_NE(engine, nullptr);
   const std::vector<float> all = AllLogits(*engine, ids.i32);
   EXPECT_LE(LargestDifference(all, reference.f32), 2e-3f);  // docs/dev/numerics.md
-  // Tokens one by one are decode rows: heads are cut there, tokens in prompts.
+  // Single tokens are decode rows, divided by heads; prompts are divided by tokens.
   EXPECT_LE(LargestDifference(AllLogits(*engine, ids.i32, 130), reference.f32), 2e-3f);
   options.prefill_chunk = 37;  // some ranks have no row of the last chunk
   const auto in_chunks = LoadOrFail(options);
@@ -56,7 +56,7 @@ TEST_P(EngineRanks, LogitsMatchTheReference) {
   EXPECT_TRUE(engine->health().ok() && in_chunks->health().ok());
 }
 
-// FP8 rows and FP4 index keys, which every rank rounds for itself: from the same numbers, so alike.
+// FP8 rows and FP4 index keys: every rank rounds the same numbers, so the results are equal.
 TEST_P(EngineRanks, AsTrainedRoundingAgreesWithTheSimulatedReference) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam().fixture);
   EngineOptions options;
@@ -93,7 +93,7 @@ TEST(EngineRanks, BitsDoNotDependOnBatchesOrChunks) {
   }
 }
 
-// What one rank writes, so do two: nano's greedy text has wide margins.
+// Two ranks write the same text as one: nano's greedy text has wide margins.
 TEST(EngineRanks, GreedyTextIsOneRanks) {
   std::vector<std::vector<TokenId>> texts;
   for (const char* device : {"cpu", "cpu*2"}) {
@@ -127,7 +127,7 @@ TEST(EngineRanks, SnapshotsAndTheirFilesGoOnWithTheSameBits) {
   ASSERT_TRUE(std::move(other->NewSession(**loaded)).value()->Append(c.more, LogitRows::kAll, &got).ok());
   EXPECT_EQ(got, c.logits);
 
-  // The sums' bits depend on the number of ranks, so another number refuses the file.
+  // The bits of sums depend on the number of ranks, so an engine with another number refuses the file.
   const auto one = LoadOrFail(NanoOn("cpu"));
   EXPECT_EQ(one->LoadSnapshot(path).status().code(), StatusCode::kUnsupported);
   EXPECT_THAT(one->LoadSnapshot(path).status().message(), HasSubstr("ranks 2"));
@@ -146,7 +146,7 @@ TEST(EngineRanks, RowsThatDifferAreFoundWhereThatIsAsked) {
   EXPECT_EQ(engine->health().message(), status.message());
 }
 
-// Every page that a step has written, not the last one alone.
+// Compares every page that a step has written, not only the last one.
 TEST(EngineRanks, PagesThatDifferAreFound) {
   EngineOptions options = NanoOn("cpu*2");
   options.ranks.check = true;
@@ -156,7 +156,7 @@ TEST(EngineRanks, PagesThatDifferAreFound) {
   const auto session = std::move(engine->NewSession()).value();
   ASSERT_TRUE(session->Append(SomeTokens(100, 1, 4096), LogitRows::kNone, nullptr).ok());
   const RankCaches& caches = static_cast<SessionImpl&>(*session).caches();
-  caches.of(1).pages()[0][0] ^= 1;  // a row that nobody reads again in this test
+  caches.of(1).pages()[0][0] ^= 1;  // a row that is not read again in this test
   const Status status = session->Append(SomeTokens(600, 2, 4096), LogitRows::kNone, nullptr);
   ASSERT_GT(caches.of(0).pages().size(), 2u);
   EXPECT_THAT(status.message(), HasSubstr("from byte 0 of page 0 on"));
@@ -193,7 +193,7 @@ TEST(EngineRanks, RefusesWhatCannotBeDivided) {
   EXPECT_EQ(Refusal("cuda:0-2"), "device 'cuda:0-2': 3 GPUs; a model is divided among 1, 2, 4 or 8 ranks");
 }
 
-// ---- Faults, with models that do nothing but exchange. ----
+// ---- Faults, with models that only run collectives. ----
 
 class NoMemory : public StepMemory {
  public:
@@ -204,7 +204,7 @@ class NoMemory : public StepMemory {
 
 class ExchangingModel : public LoadedModel {
  public:
-  // `most_tokens`: of a step that it has memory for.
+  // `most_tokens`: limit for the tokens of a step.
   explicit ExchangingModel(std::function<void(int64_t site)> before, int64_t most_tokens = 1 << 20)
       : before_(std::move(before)), most_tokens_(most_tokens) {}
   const KvLayout& kv_layout() const override { return layout_; }
@@ -240,7 +240,7 @@ class ExchangingModel : public LoadedModel {
   const KvLayout layout_;
 };
 
-// Four ranks whose last one does `before` in front of every exchange, and has memory for so many tokens.
+// Four ranks. The last one calls `before` before every collective, and has memory for `most_tokens` tokens.
 class FaultyRanks {
  public:
   FaultyRanks(std::function<void(int64_t)> before, double timeout_s, int64_t most_tokens = 1 << 20) {
@@ -288,7 +288,7 @@ TEST(RanksFaults, MemoryThatRunsOutOnOneRankEndsTheStepOnAll) {
   EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}, {}).message(), status.message());  // and does not hang
 }
 
-// Before a step has begun nothing has failed: one that fits runs.
+// Nothing fails before a step has begun: a smaller step that fits runs.
 TEST(RanksFaults, BuffersThatDoNotFitOneRankLeaveSmallerStepsPossible) {
   FaultyRanks ranks([](int64_t) {}, 0, /*most_tokens=*/2048);
   EXPECT_THROW(ranks->Reserve(4096, 1), std::bad_alloc);
@@ -298,7 +298,7 @@ TEST(RanksFaults, BuffersThatDoNotFitOneRankLeaveSmallerStepsPossible) {
 }
 
 TEST(RanksFaults, ADeviceThatFailsIsNamedAndNobodyWaitsForIt) {
-  FaultyRanks ranks([](int64_t) {}, 0);  // waiting has no end
+  FaultyRanks ranks([](int64_t) {}, 0);  // no limit for the wait
   ranks->runner(2).FailAfter({.passes = 2});
   EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}, {}).ok());
   const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
@@ -309,7 +309,7 @@ TEST(RanksFaults, ADeviceThatFailsIsNamedAndNobodyWaitsForIt) {
   EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}, {}).message(), status.message());
 }
 
-// What `wait` gives of each of four ranks, where rank `other` has other numbers than rank 0.
+// Results of `wait` for each of four ranks; rank `other` has other numbers than rank 0.
 Result<std::span<const int32_t>> ResultsOf(Ranks& ranks, int other, const Status& of_rank_1 = {}) {
   static constexpr int32_t kSame[] = {5, 7, 9}, kOther[] = {5, 8, 9};
   return ranks.WaitForSame([&](int rank) -> Result<std::span<const int32_t>> {
@@ -346,7 +346,7 @@ TEST(RanksFaults, ARankThatDoesNotComeIsNamed) {
           given_up = !all.load()->status().ok();
         }
       },
-      3);  // far more than the others may be late on a busy machine
+      3);  // far longer than the delay of a rank on a busy machine
   all = &*ranks;
   const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
   EXPECT_TRUE(given_up) << "while it did not come";

@@ -12,7 +12,7 @@
 namespace dsv4 {
 namespace {
 
-// A device of which only recordings, and the memory that they take, matter.
+// A device with recordings and the memory that they take, and nothing else.
 class FakeDevice : public Device {
  public:
   int64_t free = 1000, each = 100;  // bytes
@@ -118,7 +118,7 @@ TEST(Recordings, TheLeastUsedGoesWhenTheShareIsFull) {
   for (int64_t n = 1; n <= 3; ++n) recordings.Run(StepOfSize(n), kNothing);
   EXPECT_EQ(recordings.bytes(), 300);
   recordings.Run(StepOfSize(1), kNothing);
-  recordings.Run(StepOfSize(4), kNothing);  // 2 goes
+  recordings.Run(StepOfSize(4), kNothing);  // 2 is dropped
   EXPECT_EQ(recordings.count(), 3);
   EXPECT_EQ(device.free, 700);
   EXPECT_EQ(device.recorded, 4);

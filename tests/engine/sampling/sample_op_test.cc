@@ -1,4 +1,4 @@
-// The op of ops/sample against the sampler of dsv4/sampling.h: the same tokens.
+// The op of ops/sample against the sampler of dsv4/sampling.h: they must draw the same tokens.
 #include <cmath>
 #include <limits>
 
@@ -26,7 +26,7 @@ TEST(SampleOp, ItsExponentialIsTheSamplers) {
 }
 
 TEST(SampleOp, ItsLogarithmIsExactToTheLastBits) {
-  EXPECT_EQ(sample::Bits(sample::NegativeLog(1.0)), sample::Bits(0.0));  // times are compared by their bits on a GPU
+  EXPECT_EQ(sample::Bits(sample::NegativeLog(1.0)), sample::Bits(0.0));  // a GPU compares times by their bits
   for (int e = 0; e >= -53; --e) {
     for (const double m : {1.0, 0.75, 0.70710678118654757, 0.70710678118654746, 0.5000001, 0.99999999999999989}) {
       const double x = std::ldexp(m, e);
@@ -65,7 +65,7 @@ TEST(SampleOp, ChoosesWhatTheSamplerChooses) {
         continue;
       }
       ASSERT_EQ(got, want.value().id) << step;
-      // Beside an infinite logit that is not allowed, what is drawn has no probability at all.
+      // If an infinite logit is not allowed, the drawn token has probability 0.
       if (logprob != want.value().logprob) {
         EXPECT_NEAR(logprob, want.value().logprob, 1e-5 * (1 + std::fabs(logprob)));
       }

@@ -13,7 +13,7 @@
 namespace dsv4::internal {
 namespace {
 
-// Every token's time, one after the other.
+// Computes the time of every token, one after the other.
 TokenId Slowly(std::span<const uint64_t> masses, std::span<const TokenId> ids, uint64_t draw) {
   double least = std::numeric_limits<double>::infinity();
   TokenId winner = -1;
@@ -32,7 +32,7 @@ TEST(SamplerRace, HasTheWinnerOfAllTimes) {
   for (uint64_t draw = 0; draw < 3000; ++draw) {
     const size_t size = Word(1, draw) % 400;
     std::vector<uint64_t> masses(size);
-    // From one token that has nearly all to all alike; some have none, in some draws whole blocks.
+    // From one token with nearly all mass to equal tokens. Some have no mass; in some draws whole blocks have none.
     const uint64_t shift = Word(2, draw) % 47, none = Word(3, draw) % 4;
     for (size_t i = 0; i < size; ++i) {
       masses[i] = (Word(draw, i) >> 18 >> (Word(draw, i + size) % (shift + 1))) + 1;

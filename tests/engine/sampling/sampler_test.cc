@@ -263,7 +263,7 @@ TEST(Sampler, PresenceAndFrequencyCountTheOutputOnly) {
   // Frequency takes 0.3 every time: 1, .8, .3 -> .7, .8, .3 -> .7, .5, .3 -> .4, .5, .3 -> .4, .2, .3 -> .1, .2, .3
   EXPECT_THAT(TokensOf({.temperature = 0, .frequency_penalty = 0.3f}, logits, 6),
               ::testing::ElementsAre(0, 1, 0, 1, 0, 2));
-  // Negative penalties favour what has been said.
+  // Negative penalties favour tokens that occurred.
   EXPECT_THAT(TokensOf({.temperature = 0, .presence_penalty = -2}, {0.0f, 1.0f, 2.0f}, 3),
               ::testing::ElementsAre(2, 2, 2));
 }
@@ -338,8 +338,8 @@ TEST(Sampler, AFixedSeedGivesTheseTokensOnEveryMachine) {
   EXPECT_THAT(TokensOf({.seed = 7}, logits, 6), ::testing::ElementsAre(95553, 5997, 103341, 112614, 45784, 102371));
 }
 
-// Two distributions that are alike, drawn from with the same numbers: the race makes them agree about as often as any
-// coupling can (Daliri et al., arXiv 2408.07978: at least (1 - TV) / (1 + TV)), which is what drafts are accepted by.
+// Two similar distributions, drawn with the same numbers. The race makes them agree about as often as any coupling can
+// (Daliri et al., arXiv 2408.07978: at least (1 - TV) / (1 + TV)). The acceptance of drafts depends on it.
 TEST(Sampler, SimilarDistributionsDrawTheSameToken) {
   constexpr int64_t kVocab = 2000;
   for (const double noise : {0.1, 0.3, 1.0}) {
@@ -422,7 +422,7 @@ TEST(Sampler, ATokenOfALargeVocabularyTakesMilliseconds) {
       {"penalties", {.top_k = 50, .repeat_penalty = 1.1f, .top_logprobs = 20}}};
   for (const auto& [name, params] : cases) {
     auto sampler = Make(params, 129280);
-    double quickest = 1e9;  // milliseconds: others may have had the core during the rest
+    double quickest = 1e9;  // milliseconds; other programs may use the core during other runs
     for (int i = 0; i < 10; ++i) {
       const auto start = std::chrono::steady_clock::now();
       ASSERT_TRUE(sampler->Sample(logits).ok());
@@ -468,7 +468,7 @@ TEST(ValidateSampling, NamesFieldValueAndWhatIsAccepted) {
   EXPECT_FALSE(Sampler::Create({}, 0).ok());
 }
 
-// What was drawn for a draft leaves no trace.
+// A draw for a draft has no effect afterwards.
 TEST(Sampler, TakesBackWhatItDrew) {
   const int64_t v = 50;
   const SamplingParams params{.temperature = 1, .repeat_penalty = 1.5f, .frequency_penalty = 0.8f, .seed = 4};

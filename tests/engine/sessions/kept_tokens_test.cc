@@ -1,4 +1,4 @@
-// Snapshots of one timeline store the ids that they have in common once.
+// Snapshots of one timeline store their common ids once.
 #include "engine/sessions/kept_tokens.h"
 
 #ifdef __GLIBC__
@@ -17,7 +17,7 @@ namespace {
 
 using Kept = std::shared_ptr<const KeptTokens>;
 
-// What a memory checker's allocator does not tell is 0.
+// 0 if a memory checker replaces the allocator.
 int64_t HeapBytes() {
 #ifdef __GLIBC__
   const struct mallinfo2 heap = ::mallinfo2();
@@ -33,7 +33,7 @@ TEST(KeptTokens, AnyTreeOfTimelinesHasItsIds) {
   for (int i = 0; i < 3000; ++i) {
     if (kept.size() > 50) kept.erase(kept.begin() + 1 + static_cast<std::ptrdiff_t>(random() % 50));
     auto [before, ids] = kept[random() % kept.size()];
-    const size_t common = ids.size() - std::min<size_t>(ids.size(), random() % 9);  // some are taken back
+    const size_t common = ids.size() - std::min<size_t>(ids.size(), random() % 9);  // some are removed
     ids.resize(common);
     for (size_t more = random() % 30; more > 0; --more) ids.push_back(static_cast<TokenId>(random() % 1000));
     const Kept now = KeptTokens::Of(before, common, ids);
@@ -55,11 +55,11 @@ TEST(KeptTokens, ManyOfOneTimelineTakeTheMemoryOfItsIds) {
   for (size_t at = kInterval; at <= kTokens; at += kInterval) {
     last = KeptTokens::Of(last, last == nullptr ? 0 : last->size(), std::span(ids).first(at));
     cuts.push_back(last);
-    cuts.push_back(KeptTokens::Of(last, at, std::span(ids).first(at)));  // the same once more
+    cuts.push_back(KeptTokens::Of(last, at, std::span(ids).first(at)));  // the same list again
     EXPECT_EQ(cuts.back(), last);
   }
   const auto one = static_cast<int64_t>(kTokens * sizeof(TokenId));
-  EXPECT_LT(HeapBytes() - before, one + one / 8);  // 128 times as much, were each of them whole
+  EXPECT_LT(HeapBytes() - before, one + one / 8);  // 128 times as much if each were stored whole
   EXPECT_EQ(last->Copy(), ids);
   cuts.erase(cuts.begin(), cuts.begin() + static_cast<std::ptrdiff_t>(cuts.size() / 2));
   EXPECT_EQ(cuts.front()->Copy().size(), kTokens / 2 + kInterval);
@@ -70,7 +70,7 @@ TEST(KeptTokens, TheEndOfALongTimelineTakesNoStack) {
   Kept last;
   for (size_t at = 1; at <= ids.size(); ++at) last = KeptTokens::Of(last, at - 1, std::span(ids).first(at));
   EXPECT_EQ(last->size(), ids.size());
-  last.reset();  // a frame for each would be more than the stack has
+  last.reset();  // one stack frame per list would exceed the stack
 }
 
 TEST(KeptTokens, ASnapshotAddsWhatItsSessionReadSinceTheLastOne) {
@@ -89,7 +89,7 @@ TEST(KeptTokens, ASnapshotAddsWhatItsSessionReadSinceTheLastOne) {
   ASSERT_TRUE(branch->Append(std::span(ids).subspan(2001, 1), LogitRows::kNone, nullptr).ok());
   for (Session* one : {session.get(), branch.get()}) {
     const auto held = std::move(one->Snapshot()).value();
-    (void)one->Snapshot();  // leaves the KV memory that the next one takes
+    (void)one->Snapshot();  // leaves KV memory that the next snapshot uses
     ASSERT_TRUE(one->Append(std::span(ids).subspan(2002, 1), LogitRows::kNone, nullptr).ok());
     const int64_t before = HeapBytes();
     const auto second = std::move(one->Snapshot()).value();
@@ -97,7 +97,7 @@ TEST(KeptTokens, ASnapshotAddsWhatItsSessionReadSinceTheLastOne) {
     EXPECT_EQ(second->tokens(), one->tokens());
     EXPECT_EQ(second->num_tokens(), 2002);
   }
-  // Taken back and written over: the first snapshot's last ids are no longer the session's.
+  // Removed and overwritten: the last ids of the first snapshot are no longer the session's.
   ASSERT_TRUE(session->Truncate(1997).ok());
   ASSERT_TRUE(session->Append(std::span(ids).subspan(2000, 3), LogitRows::kNone, nullptr).ok());
   EXPECT_EQ((*session->Snapshot())->tokens(), session->tokens());

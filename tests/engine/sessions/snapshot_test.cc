@@ -1,5 +1,5 @@
-// KV snapshots: going on from one gives the bits of the session that it was taken of; saved ones too, or they are
-// refused.
+// KV snapshots: continuing from one gives the bits of the original session. The same for saved snapshots; damaged or
+// foreign files are refused.
 
 #include <zlib.h>
 
@@ -35,7 +35,7 @@ class Snapshot : public ::testing::Test {
   std::shared_ptr<const KvSnapshot> SnapshotOf(std::span<const TokenId> tokens) {
     return std::move(SessionOf(tokens)->Snapshot()).value();
   }
-  // All rows of what follows `snapshot` in a session that goes on from it.
+  // All rows of a session that continues from `snapshot` with `tokens`.
   std::vector<float> GoOn(Engine& engine, const KvSnapshot& snapshot, std::span<const TokenId> tokens) {
     auto session = engine.NewSession(snapshot);
     EXPECT_TRUE(session.ok()) << session.status().message();
@@ -61,7 +61,7 @@ TEST_F(Snapshot, EveryEdgeGoesOnWithTheSameBits) {
   auto session = std::move(engine_->NewSession()).value();
   for (const size_t cut : {1,   2,   3,   4,   5,   7,   8,   9,   63,  127, 128, 129, 131, 132,
                            133, 200, 255, 256, 257, 259, 260, 261, 384, 385, 511, 512, 513}) {
-    // The session goes on behind each of its snapshots.
+    // The session continues after each of its snapshots.
     const size_t done = session->tokens().size();
     std::vector<float> rows;
     ASSERT_TRUE(session->Append(std::span(ids).subspan(done, cut - done), LogitRows::kAll, &rows).ok());
@@ -86,7 +86,7 @@ TEST_F(Snapshot, BranchesOfOneSnapshotDoNotMeet) {
     sessions.push_back(std::move(engine_->NewSession(*snapshot)).value());
     tails.push_back(SomeTokens(kSteps, 10 + b, v));
   }
-  for (size_t at = 0; at < kSteps; at += 23) {  // in turns, in one batch
+  for (size_t at = 0; at < kSteps; at += 23) {  // alternating, in one batch
     std::vector<StepItem> items;
     std::vector<std::vector<float>> logits(kBranches);
     for (size_t b = 0; b < kBranches; ++b) {
@@ -103,7 +103,7 @@ TEST_F(Snapshot, BranchesOfOneSnapshotDoNotMeet) {
     whole.insert(whole.end(), tails[b].begin(), tails[b].end());
     EXPECT_EQ(rows[b], RowsFrom(AllLogits(*engine_, whole), head.size(), kSteps)) << "branch " << b;
   }
-  // A chain: a snapshot of a branch.
+  // A chain: a snapshot of a session from a snapshot.
   const auto deeper = std::move(sessions[1]->Snapshot()).value();
   const std::vector<TokenId> more = SomeTokens(9, 99, v);
   std::vector<TokenId> whole = head;
@@ -201,7 +201,7 @@ TEST_F(SnapshotFile, ComesBackWithTheSameBits) {
   EXPECT_EQ(info->tokens, snapshot_->tokens());
   EXPECT_EQ(info->note, "a note");
   EXPECT_EQ(info->file_bytes, static_cast<int64_t>(bytes_.size()));
-  // In another engine of the same kind, as after a restart; saved by a snapshot that has outlived its own.
+  // In another engine of the same kind, as after a restart; the snapshot was saved after its engine was destroyed.
   engine_.reset();
   ASSERT_TRUE(snapshot_->Save(folder_ / "b.dsv4kv").ok());
   snapshot_.reset();
@@ -251,7 +251,7 @@ TEST_F(SnapshotFile, OtherVersionsAndOtherModelsAreRefused) {
     Write(other);
     ExpectRefused(*engine_, StatusCode::kUnsupported, form < 3 ? "an older form" : "a newer form");
   }
-  // Whatever its fingerprint says, the message is one line.
+  // With any fingerprint, the message is one line.
   std::string odd = bytes_;
   odd[80 + 3] = '\n';
   int64_t sizes[3];  // tokens, fingerprint, note
@@ -278,7 +278,7 @@ TEST_F(SnapshotFile, OtherVersionsAndOtherModelsAreRefused) {
     return [seed](EngineOptions& o) { o.model_dir.clear(), o.synthetic.shape = "nano", o.synthetic.seed = seed; };
   };
   refused_by(synthetic(1), "another model");
-  // Weights alone make a difference.
+  // Different weights alone are a difference.
   EngineOptions one = options_, two = options_;
   synthetic(1)(one);
   synthetic(2)(two);
@@ -288,7 +288,7 @@ TEST_F(SnapshotFile, OtherVersionsAndOtherModelsAreRefused) {
   ASSERT_TRUE((*session->Snapshot())->Save(path_).ok());
   EXPECT_TRUE(first->LoadSnapshot(path_).ok());
   ExpectRefused(*second, StatusCode::kUnsupported, "other weights");
-  // A lower limit of the context.
+  // A lower context limit.
   Write(bytes_);
   EngineOptions small = options_;
   small.max_context = 100;

@@ -1,4 +1,4 @@
-// Session::Truncate: what follows has the bits that it would have had without the tokens that are gone.
+// Session::Truncate: the next tokens have the same bits as if the removed tokens had never been there.
 #include "dsv4/snapshot.h"
 #include "support/sessions.h"
 
@@ -24,7 +24,7 @@ class Truncate : public ::testing::Test {
     for (TokenId& id : wrong) id = (id + 1) % static_cast<TokenId>(engine_->info().vocab_size);
     return wrong;
   }
-  // Ids [at, end) behind what the session has.
+  // Compares ids [at, end) after the session's tokens.
   void ExpectGoesOn(Session& session, size_t end, const std::string& what) {
     const size_t v = static_cast<size_t>(engine_->info().vocab_size), at = session.tokens().size();
     std::vector<float> logits;
@@ -45,7 +45,7 @@ TEST_F(Truncate, GoesOnAsIfTheTokensHadNeverBeenThere) {
     ASSERT_TRUE(session->Append(Wrong(keep, keep + 5), LogitRows::kNone, nullptr).ok());
     for (size_t i = 0; i < 3; ++i)
       ASSERT_TRUE(session->Append(Wrong(keep + 5 + i, keep + 6 + i), LogitRows::kNone, nullptr).ok());
-    ASSERT_TRUE(session->Truncate(static_cast<int64_t>(keep + 2)).ok());  // in two pieces
+    ASSERT_TRUE(session->Truncate(static_cast<int64_t>(keep + 2)).ok());  // in two parts
     ASSERT_TRUE(session->Truncate(static_cast<int64_t>(keep)).ok());
     EXPECT_EQ(session->tokens().size(), keep);
     ExpectGoesOn(*session, keep + 40, "cut to " + std::to_string(keep));
@@ -62,7 +62,7 @@ TEST_F(Truncate, SnapshotsStayAsTheyAre) {
     ASSERT_TRUE(session->Append(Wrong(keep, keep + 20), LogitRows::kNone, nullptr).ok());
     ExpectGoesOn(*std::move(engine_->NewSession(*snapshot)).value(), cut + 30,
                  "from a snapshot of " + std::to_string(cut));
-    // A session from the snapshot may be cut as well.
+    // A session from the snapshot can also be truncated.
     auto again = std::move(engine_->NewSession(*snapshot)).value();
     ASSERT_TRUE(again->Truncate(static_cast<int64_t>(cut - 8)).ok());
     ExpectGoesOn(*again, cut + 30, "from a snapshot that is cut, of " + std::to_string(cut));
@@ -85,12 +85,12 @@ TEST_F(Truncate, RefusesWhatTheRingsNoLongerHold) {
   refused(*session, 291, "has had 300 tokens to 291: it can remove at most 8 of them");
   EXPECT_TRUE(session->Truncate(300).ok());
   EXPECT_TRUE(session->Truncate(294).ok());
-  refused(*session, 291, "has had 300");  // what is gone counts
+  refused(*session, 291, "has had 300");  // removed tokens count
   const auto snapshot = std::move(session->Snapshot()).value();
   refused(*std::move(engine_->NewSession(*snapshot)).value(), 291, "has had 300");
   ExpectGoesOn(*session, 305, "after what was refused");
   EXPECT_TRUE(session->Truncate(297).ok());
-  // To nothing always.
+  // Truncation to nothing always works.
   ASSERT_TRUE(session->Truncate(0).ok());
   EXPECT_TRUE(session->tokens().empty());
   ExpectGoesOn(*session, 50, "from the beginning");

@@ -21,7 +21,7 @@ TEST(DeviceFault, HasUpToThreeParts) {
   EXPECT_EQ(late->late_s, 2.5);
 }
 
-// A test that asks for a fault and gets none would pass whatever the server does.
+// A test that requests a fault and gets none would always pass.
 TEST(DeviceFault, WhatCannotBeReadIsAnError) {
   for (const char* text :
        {"x", "3x", "-1", ":1", "3:", "3:x", "3:-1", "3:2", "3:1:", "3:1:x", "3:1:2:4", " 3", "99999999999999999999"}) {

@@ -1,4 +1,4 @@
-// Which kernels a row takes on a GPU, and how many rows share a pass. The bits themselves: tests/cuda/regimes_test.cc.
+// The kernels for a row on a GPU, and the number of rows in a pass. tests/cuda/regimes_test.cc tests the bits.
 #include "engine/setup/regimes.h"
 
 #include <gtest/gtest.h>

@@ -171,7 +171,7 @@ TEST(Config, EveryRequiredFieldIsNamedWhenMissing) {
 struct Lie {
   std::string field;
   Json value;
-  std::string says;  // besides the field and the value
+  std::string says;  // in addition to the field and the value
 };
 
 TEST(Config, LiesAreRefusedNamingFieldValueAndWhatIsAccepted) {
@@ -202,7 +202,7 @@ TEST(Config, LiesAreRefusedNamingFieldValueAndWhatIsAccepted) {
       {"head_dim", 96, ""},
       {"qk_rope_head_dim", 63, "even"},
       {"qk_rope_head_dim", 128, "even"},
-      {"qk_rope_head_dim", 32, ""},  // 128 - 32 is no multiple of 64
+      {"qk_rope_head_dim", 32, ""},  // 128 - 32 is not a multiple of 64
       {"o_groups", 0, "accepted"},
       {"o_groups", 4, "divisor"},
       {"sliding_window", 0, "accepted"},

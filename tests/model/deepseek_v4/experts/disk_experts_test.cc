@@ -1,4 +1,4 @@
-// Experts that stay in the files: what is brought is what uploading would have made of them. The CPU stands for the
+// Experts that stay in the files: loading one gives the same bytes as uploading it. The CPU takes the role of the
 // device.
 #include "model/deepseek_v4/experts/disk_experts.h"
 
@@ -49,7 +49,7 @@ class DiskExpertsTest : public ::testing::Test {
     EXPECT_EQ(placement.DiskByLayer(), std::vector<int64_t>(expert_bytes_.size(), 2));
     return placement;
   }
-  // Experts of `layer` that a pass has chosen, one a token.
+  // A pass chooses these experts of `layer`, one per token.
   void Choose(DiskExperts& disk, int64_t layer, std::vector<int32_t> ids) {
     ExecContext ctx;
     ctx.pool = &pool_;
@@ -102,7 +102,8 @@ TEST_F(DiskExpertsTest, WhatIsBroughtIsWhatUploadingMakes) {
   }
 }
 
-// Two places for six experts, three layers: those used longest ago make room, and what has a place is not read.
+// Two cache slots for six experts, three layers: the least recently used expert is replaced, and cached ones are not
+// read.
 TEST_F(DiskExpertsTest, TheLeastUsedPlaceIsTaken) {
   Load(TestFormat::kNvfp4);
   const ExpertPlacement placement = Placed(1);
@@ -117,7 +118,7 @@ TEST_F(DiskExpertsTest, TheLeastUsedPlaceIsTaken) {
     Choose(*disk, layer, ids);
     return disk->use().reads - before;
   };
-  EXPECT_EQ(reads(0, {0, -1, 4}), 0) << "on the device, nobody, the shared one";
+  EXPECT_EQ(reads(0, {0, -1, 4}), 0) << "on the device, none, the shared one";
   EXPECT_EQ(reads(0, {2}), 1);
   EXPECT_EQ(reads(1, {3}), 1);
   EXPECT_EQ(reads(0, {2, 2}), 0);

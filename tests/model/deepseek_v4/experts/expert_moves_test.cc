@@ -1,5 +1,4 @@
-// Experts that change places beside a device's work: whatever the order in which work and copies run, every pass finds
-// all experts.
+// Experts that swap while a device works: for every order of work and copies, every pass finds all experts.
 #include "model/deepseek_v4/experts/expert_moves.h"
 
 #include <algorithm>
@@ -45,7 +44,7 @@ class Moves : public ::testing::TestWithParam<int> {
   static float Number(size_t layer, size_t expert, size_t m, size_t col) {
     return static_cast<float>(((layer * kExperts + expert) * 3 + m) * kCols + col + 1);
   }
-  // Reads all experts where the table says, one after the other, as other work does between them.
+  // Reads all experts at the addresses in the table, one by one, with other work in between.
   void Pass() {
     for (size_t l = 0; l < kLayers; ++l) {
       for (size_t e = 0; e < kExperts; ++e) {
@@ -87,7 +86,7 @@ class Moves : public ::testing::TestWithParam<int> {
   std::vector<float> memory_;
   std::vector<uint8_t> spare_;
   std::vector<LayerWeights> layers_;
-  std::vector<std::vector<ExpertWeights>> table_;  // as work reads it
+  std::vector<std::vector<ExpertWeights>> table_;  // the table that work reads
   std::vector<std::vector<bool>> on_host_ = std::vector<std::vector<bool>>(kLayers, [] {
     std::vector<bool> layer(kExperts);
     for (int64_t e = 0; e < kExperts; ++e) layer[static_cast<size_t>(e)] = OnHostAtFirst(e);

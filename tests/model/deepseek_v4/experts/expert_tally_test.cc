@@ -1,4 +1,4 @@
-// Choices are hits, and passes reads of the host, by where an expert was when they were counted.
+// Counts of hits and of reads from the host depend on where an expert was at the time.
 #include "model/deepseek_v4/experts/expert_tally.h"
 
 #include <vector>

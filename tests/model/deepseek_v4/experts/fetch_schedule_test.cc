@@ -1,5 +1,5 @@
-// Parts of weights that take turns in two places: whatever the order in which a device runs work and copies that do not
-// wait for each other, work finds the part that it asked for.
+// Parts of weights that alternate between two buffers: for every order in which a device runs work and copies that do
+// not wait for each other, work finds the part that it requested.
 #include "model/deepseek_v4/experts/fetch_schedule.h"
 
 #include <memory>
@@ -29,7 +29,7 @@ class Fetch : public ::testing::Test {
     }
     schedule_ = std::make_unique<FetchSchedule>(std::make_unique<TwoQueues::Copies>(queues_), std::move(parts));
   }
-  // As a product does: asks for the part, reads it, is done with it.
+  // Like a product: requests the part, reads it, releases it.
   void Use(size_t part) {
     schedule_->Await(static_cast<int64_t>(part));
     for (int read = 0; read < 2; ++read) {
@@ -60,7 +60,7 @@ TEST_P(FetchOrder, EveryPartIsThereWhenItIsRead) {
   EXPECT_EQ(reads_, 3 * 2 * static_cast<int>(kParts));
 }
 
-// Rows that are taken in several runs ask for a layer's parts again.
+// Rows that are processed in several runs request a layer's parts again.
 TEST_P(FetchOrder, AnyOrderGivesTheRightParts) {
   Random random(static_cast<uint64_t>(GetParam()) + 100);
   for (int i = 0; i < 40; ++i) Use(static_cast<size_t>(random.Index(kParts)));

@@ -1,4 +1,4 @@
-// A device with two queues, work and copies, that do not wait for each other unless they are told to.
+// A device with two queues, for work and for copies, that wait for each other only when they are ordered to.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace dsv4::test {
 
-// Nothing runs but by RunSome and RunAll, which take the next step of either queue at random, as long as what it waits
+// Steps run only in RunSome and RunAll. These take the next step of either queue at random, if the step that it waits
 // for has run.
 class TwoQueues {
  public:
@@ -55,7 +55,7 @@ class TwoQueues {
  private:
   struct Step {
     std::function<void()> run;
-    size_t after = 0;  // steps of the other queue that run first
+    size_t after = 0;  // steps of the other queue that must run first
   };
 
   std::vector<Step>& queue(size_t q) { return q == 0 ? work_ : copies_; }

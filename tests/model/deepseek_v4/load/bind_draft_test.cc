@@ -1,4 +1,4 @@
-// Draft modules: which one a checkpoint has, what it must consist of, and what is said about a wrong one.
+// Draft modules: detection in a checkpoint, required tensors, and errors for wrong ones.
 #include <deque>
 #include <filesystem>
 

@@ -25,7 +25,7 @@ using test::WriteTensors;
 using ::testing::HasSubstr;
 using Tensors = std::vector<TestTensor>;
 
-// Empty when it binds.
+// Empty if it binds.
 std::string ErrorOf(const Tensors& tensors) {
   const TempDir dir;
   WriteTensors(dir / "model.safetensors", tensors);
@@ -34,7 +34,7 @@ std::string ErrorOf(const Tensors& tensors) {
   return BindWeights(TinyConfig(), *source).status().message();
 }
 
-// One change to a good checkpoint, and what the message must say.
+// One change to a good checkpoint, and the expected message.
 struct Damage {
   const char* name;
   Dialect dialect;

@@ -39,7 +39,7 @@ std::string Bytes(const uint8_t* p, int64_t n) {
   return p == nullptr ? "" : std::string(reinterpret_cast<const char*>(p), static_cast<size_t>(n));
 }
 
-// Everything that a reader of the view could see, the scales spelled out row by row.
+// Everything that a reader of the view can see, with the scales row by row.
 std::string Fingerprint(const QuantTensor& q) {
   std::string s = StrCat(NameOf(q.format), " ", q.rows, "x", q.cols, " ", q.global_scale, " ");
   if (!q) return s;
@@ -94,7 +94,7 @@ void ExpectSameViews(const Tensors& a, const Tensors& b) {
   const auto wa = Bind(a), wb = Bind(b);
   ASSERT_TRUE(wa.ok()) << wa.status().message();
   ASSERT_TRUE(wb.ok()) << wb.status().message();
-  EXPECT_TRUE(Fingerprints(*wa) == Fingerprints(*wb));  // bytes: not for printing
+  EXPECT_TRUE(Fingerprints(*wa) == Fingerprints(*wb));  // bytes, so they are not printed
 }
 
 TEST(Bind, GivesViewsOfTheFileBytes) {

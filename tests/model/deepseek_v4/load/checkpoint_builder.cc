@@ -11,7 +11,7 @@ using deepseek_v4::Config;
 
 namespace {
 
-// Bytes that depend on the name only, so that every dialect holds the same vectors.
+// Bytes that depend on the name only, so that every dialect has the same vectors.
 class Bytes {
  public:
   explicit Bytes(const std::string& name) {
@@ -145,7 +145,7 @@ void AddHc(Builder& b, const Config& c, const std::string& name, int64_t mixes, 
   b.F32(name + "_scale", {gains});
 }
 
-// One block, but for its router's table or bias.
+// One block, without its router's table or bias.
 void AddBlock(Builder& b, const Config& c, const std::string& layer, int64_t ratio) {
   AddHc(b, c, layer + ".hc_attn", (2 + c.hc_mult) * c.hc_mult, 3);
   AddHc(b, c, layer + ".hc_ffn", (2 + c.hc_mult) * c.hc_mult, 3);
@@ -185,7 +185,7 @@ TestTensor StackExperts(const Config& c, std::vector<TestTensor>& tensors, const
   return stack;
 }
 
-// In this order; `^` ties a rule to the beginning of a name, `$` to its end.
+// Applied in this order; `^` matches the beginning of a name, `$` its end.
 constexpr std::pair<std::string_view, std::string_view> kTransformersRules[] = {
     {".scale$", ".weight_scale_inv"},
     {"^embed.", "model.embed_tokens."},
@@ -302,7 +302,7 @@ std::vector<TestTensor> MakeCheckpoint(const Config& c, const Dialect& dialect) 
   return b.Take();
 }
 
-// Written from the table in docs/dev/model.md, the other way round than the binder reads it.
+// Follows the table in docs/dev/model.md, in the opposite direction to the binder.
 std::vector<TestTensor> ToTransformersNames(const Config& c, std::vector<TestTensor> tensors, bool stacked) {
   if (stacked) {
     for (int64_t l = 0; l < c.num_layers; ++l) {

@@ -28,7 +28,7 @@ deepseek_v4::Config TinyConfig();
 // All tensors under their official names, with the same bytes for the same dialect.
 std::vector<TestTensor> MakeCheckpoint(const deepseek_v4::Config& config, const Dialect& dialect);
 
-// The tensors of a draft module: an MTP block, or DSpark with `stages`, whose experts have a format of their own.
+// The tensors of a draft module: an MTP block, or DSpark with `stages`. Its experts have their own format.
 std::vector<TestTensor> MakeMtp(const deepseek_v4::Config& config, const Dialect& dialect);
 std::vector<TestTensor> MakeDspark(const deepseek_v4::Config& config, const Dialect& dialect, int64_t stages);
 // With the fields of DSpark: block of 3, targets 0 and 2, rank 32.
@@ -40,7 +40,7 @@ std::vector<TestTensor> ToTransformersNames(const deepseek_v4::Config& config, s
 
 std::vector<TestTensor> WithPrefix(const std::string& prefix, std::vector<TestTensor> tensors);
 
-// The tensor of that name, which must be there.
+// The tensor with that name, which must exist.
 TestTensor& Named(std::vector<TestTensor>& tensors, const std::string& name);
 void Erase(std::vector<TestTensor>& tensors, const std::string& name);
 

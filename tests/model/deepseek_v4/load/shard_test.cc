@@ -1,4 +1,4 @@
-// Cutting a model among ranks: slices put side by side are the file again, and what cannot be cut is refused by name.
+// Division of a model among ranks: all slices together equal the file, and errors name tensors that cannot be divided.
 #include "model/deepseek_v4/load/shard.h"
 
 #include <cstring>
@@ -68,7 +68,7 @@ TEST(CheckSharding, NamesTheFieldTheNumberAndWhatWorks) {
             "vocab_size 129281: the output matrix cannot be divided among 2 ranks; use 1");
 }
 
-// One matrix in the place of an expert's down projection, or of the output matrix.
+// One matrix in place of an expert's down projection, or of the output matrix.
 Weights OneMatrix(const QuantTensor& m, Slice cut) {
   Weights w;
   if (cut == Slice::kRows) {
@@ -96,7 +96,7 @@ TEST(CheckSharding, SlicesAreWholeTilesAndBlocksOfScales) {
     for (const QuantCase& f : {fp8, mxfp4, nvfp4, bf16})
       EXPECT_EQ(RefusedSlice(f, 512, 2048, Slice::kRows, count), "") << f.name();
   }
-  EXPECT_EQ(RefusedSlice(fp8, 16, 128, Slice::kColumns, 8), "");  // parts of one block have its scale
+  EXPECT_EQ(RefusedSlice(fp8, 16, 128, Slice::kColumns, 8), "");  // parts of one block share its scale
   EXPECT_EQ(
       RefusedSlice(fp8, 16, 768, Slice::kColumns, 4),
       "layers.0.ffn.experts.0.w2.weight (FP8-128x128): a rank's 192 of 768 columns split blocks of 128 with a common "
@@ -165,7 +165,7 @@ std::vector<float> Decoded(const QuantTensor& m) {
   return values;
 }
 
-// Every element of every slice is the whole's, whatever the format, and wherever in its scale grid the matrix begins.
+// Every element of every slice equals the whole's, for every format and every begin in the scale grid.
 TEST(ShardWeights, SlicesOfEveryFormatAreTheWhole) {
   Random random(1);
   ThreadPool pool(2);
@@ -218,8 +218,8 @@ class ShardModel : public ::testing::Test {
   Weights whole_;
 };
 
-// A whole model: what is cut is cut everywhere, what is not is the same memory, and files need not outlive more than
-// storage.
+// A whole model: divided weights are divided everywhere, the others are the same memory, and only the storage must
+// outlive the slices.
 TEST_F(ShardModel, WholeModelsInEveryDialect) {
   for (const TestFormat format :
        {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kFp8F32Scale, TestFormat::kMxfp4, TestFormat::kNvfp4}) {
@@ -257,7 +257,7 @@ TEST_F(ShardModel, WholeModelsInEveryDialect) {
           },
           [](const WeightRef&, const Tensor&) {});
     }
-    EXPECT_EQ(cut_parts.size(), 10u);  // all of the table but the vector
+    EXPECT_EQ(cut_parts.size(), 10u);  // all of the table except the vector
   }
 }
 
@@ -273,7 +273,7 @@ TEST_F(ShardModel, SinksFollowTheirHeads) {
   }
 }
 
-// For prompts a rank has all heads besides.
+// For prompts a rank also has all heads.
 TEST_F(ShardModel, WhatBelongsToHeadsIsThereTwice) {
   Load(kModelOpt);
   const auto mine = ShardWeights(whole_, {.rank = 1, .count = 2}, nullptr);
@@ -291,7 +291,7 @@ TEST_F(ShardModel, WhatBelongsToHeadsIsThereTwice) {
   }
 }
 
-// What the plan is made of: all ranks together read what is cut once, and the rest n times.
+// The inputs of the plan: all ranks together read divided weights once, and the others n times.
 TEST_F(ShardModel, BytesOfRanks) {
   Load(kModelOpt);
   EXPECT_EQ(ShardCopyBytes(whole_, {}), 0);
@@ -310,7 +310,7 @@ TEST_F(ShardModel, BytesOfRanks) {
   EXPECT_LE(ShardCopyBytes(whole_, {.count = 2}), columns / 2 + columns / 8);
 }
 
-// One rank in slices has what several ranks have, and the output matrix whole.
+// One rank with slices has the parts of several ranks, and the whole output matrix.
 TEST_F(ShardModel, JoinedSlicesLieInOrder) {
   Load(kModelOpt);
   std::vector<Weights> slices;

@@ -1,4 +1,4 @@
-// Which experts are uploaded in tight tiles. The CPU stands for the device here.
+// Which experts are uploaded in tight tiles. The CPU takes the role of the device.
 #include "model/deepseek_v4/load/tight_experts.h"
 
 #include <cstring>
@@ -23,7 +23,7 @@ using test::TestTensor;
 
 class TightExperts : public ::testing::Test {
  protected:
-  // The tiny model's scales of MXFP4 lie in 0x70 .. 0x7F, those of NVFP4 are any.
+  // The tiny model's MXFP4 scales are in 0x70 .. 0x7F; its NVFP4 scales have any value.
   void Load(TestFormat experts, const std::function<void(std::vector<TestTensor>&)>& change = {}) {
     const std::string dir = temp_ / std::to_string(number_++);
     std::filesystem::create_directories(dir);
@@ -56,7 +56,7 @@ TEST_F(TightExperts, AllExpertsOfALayerOrNone) {
   for (size_t l = 0; l < 3; ++l) EXPECT_FALSE(IsTightLayer(l)) << l;
   Load(TestFormat::kFp8);
   for (size_t l = 0; l < 3; ++l) EXPECT_FALSE(IsTightLayer(l)) << l;
-  // One block of one matrix has an exponent too many.
+  // One block of one matrix has one exponent too many.
   Load(TestFormat::kMxfp4, [](std::vector<TestTensor>& tensors) {
     test::Named(tensors, "layers.1.ffn.experts.3.w2.scale").bytes[5] = static_cast<char>(0x82);
   });
@@ -87,7 +87,7 @@ TEST_F(TightExperts, ArriveInTilesOf528Bytes) {
   }
 }
 
-// Ranks cut down projections by columns: where NVFP4's blocks of 32 would be cut, the slice's tiles are wide.
+// Ranks divide down projections by columns. If that splits NVFP4's blocks of 32, the slice's tiles are wide.
 TEST(TightSlices, KeepTheirExponentsWhole) {
   const QuantTensor whole{.format = WeightFormat::kNvfp4Tight, .rows = 64, .cols = 192, .exponent_base = -9};
   std::vector<uint8_t> bytes(64 * 192);
@@ -101,7 +101,7 @@ TEST(TightSlices, KeepTheirExponentsWhole) {
   }
 }
 
-// The released Flash: 43 layers' experts in 142.8 GB, where tiles of 576 bytes take 155.8.
+// The released Flash: the experts of 43 layers take 142.8 GB; with tiles of 576 bytes 155.8 GB.
 TEST(TightSynthetic, FlashTakes4125BitsAWeight) {
   for (const SyntheticExperts experts : {SyntheticExperts::kNvfp4Cast, SyntheticExperts::kMxfp4}) {
     const SyntheticModel model{.shape = "flash", .experts = experts};

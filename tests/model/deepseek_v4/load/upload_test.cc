@@ -1,5 +1,5 @@
-// Uploading checkpoints: what arrives on the device is what is in the files, packed. The CPU stands for the device
-// here; tests/ops/pack_weight_test.cc covers the kernels.
+// Uploading checkpoints: the device gets the packed contents of the files. The CPU takes the role of the device;
+// tests/ops/pack_weight_test.cc tests the kernels.
 #include "model/deepseek_v4/load/upload.h"
 
 #include <cstring>
@@ -43,7 +43,7 @@ TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
     Load({format, format});
     const std::vector<int64_t> expert_bytes = UploadedExpertBytes(host_);
     for (const bool from_files : {true, false}) {
-      // Without counts the last experts of every layer.
+      // Without counts: the last experts of every layer.
       const int64_t embedding = AlignedBytes(FileBytes(host_.embed));
       const int64_t on_host = from_files ? embedding + test::TinyConfig().num_experts * expert_bytes[0] : 0;
       const ExpertPlacement placement = ExpertPlacement::Coldest(embedding, expert_bytes,
@@ -93,7 +93,7 @@ TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
   }
 }
 
-// Bytes of a matrix as they lie on a device.
+// Bytes of a matrix in the layout of the device.
 std::string OnDevice(const QuantTensor& m) {
   if (!m) return "";
   const bool tiles = m.layout == WeightLayout::kTiles;
@@ -104,7 +104,7 @@ std::string OnDevice(const QuantTensor& m) {
   return bytes;
 }
 
-// What ranks get at once is what each would get of its slices alone, and no byte of the files is read for two.
+// Ranks that are uploaded together get the same as each rank alone, and each byte of the files is read once.
 TEST_F(Upload, RanksShareOneReading) {
   for (const TestFormat format :
        {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kFp8F32Scale, TestFormat::kMxfp4, TestFormat::kNvfp4}) {
@@ -139,7 +139,7 @@ TEST_F(Upload, RanksShareOneReading) {
   }
 }
 
-// In slices one rank has what several have, and what is outside the layers whole; nothing lies there twice.
+// With slices one rank has the parts of several, and weights outside the layers whole, without duplicates.
 TEST_F(Upload, SlicesOfOneRankAreThePartsOfSeveral) {
   for (const TestFormat format : {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kNvfp4}) {
     Config config = test::TinyConfig();
@@ -174,7 +174,7 @@ TEST_F(Upload, SlicesOfOneRankAreThePartsOfSeveral) {
       }
       EXPECT_EQ(OnDevice(got.layers[l].attn.whole.o_b), OnDevice((*ranks)[0].layers[l].attn.whole.o_b));
     }
-    // What is planned is what the arena gives: it has no room to spare, or taking would have failed.
+    // The plan equals the arena's size: the arena has nothing to spare, and taking more would have failed.
     const Sharding sharding{.count = 1, .fixed_cuts = 2};
     const int64_t planned = UploadedBytes(ShardShapes(host_, sharding), {}, sharding.num_slices()).device;
     const int64_t of_rank = UploadedBytes(ShardShapes(host_, {.count = 2}), {}).device;

@@ -1,4 +1,4 @@
-// Buffers of a step: which of them lie in the same memory.
+// Buffers of a step: which of them share memory.
 #include "model/deepseek_v4/pass/activations.h"
 
 #include <gtest/gtest.h>
@@ -18,14 +18,14 @@ bool Meet(const Tensor& a, const Tensor& b) { return Meet(a, Room{static_cast<ui
 
 TEST(Activations, WhatIsNeverUsedTogetherSharesMemory) {
   Config config = SyntheticConfig({.shape = "nano"}).value();
-  for (const int64_t heads : {1, 4, 64}) {  // either of two that share may be the larger one
+  for (const int64_t heads : {1, 4, 64}) {  // either of two buffers that share memory may be the larger one
     config.num_heads = heads;
     const Activations a(config, 64, 8);
     EXPECT_TRUE(Meet(a.moe.hidden, a.attention.q));
     EXPECT_TRUE(Meet(a.moe.outputs, a.attention.heads));
     EXPECT_TRUE(Meet(a.attention.index_q, a.attention.heads));
     EXPECT_EQ(a.attention.o_lora.data, a.attention.q.data);
-    // What an op reads while it writes the other.
+    // An op reads one of them while it writes the other.
     EXPECT_FALSE(Meet(a.moe.hidden, a.moe.outputs));
     EXPECT_FALSE(Meet(a.attention.index_q, a.attention.q));
     EXPECT_FALSE(Meet({a.attention.q.data, DType::kF32, {a.attention.q.bytes / 4}}, a.attention.heads));

@@ -1,4 +1,4 @@
-// The plan that `inspect --plan` prints, of Flash on an H200 that is described and not there.
+// The plan that `inspect --plan` prints for Flash on an H200 that is described but not present.
 #include "model/deepseek_v4/pass/describe_plan.h"
 
 #include <algorithm>
@@ -58,8 +58,8 @@ TEST(DescribePlan, FlashInFp8AndNvfp4) {
 TEST(DescribePlan, FlashInFp8AndMxfp4) {
   ExpectThePlan(FlashModel(true, WeightFormat::kMxfp4), "flash_fp8_mxfp4_h200.txt");
 }
-// --rank-invariant: which kernels take what does not depend on how many ranks hold the slices, and nothing that they
-// compute shares a launch with what is whole.
+// --rank-invariant: the kernels do not depend on how many ranks hold the slices, and no work of slices shares a launch
+// with work of whole weights.
 TEST(DescribePlan, SlicesArePlannedAlikeOnAnyNumberOfRanks) {
   for (const bool fp8_dense : {false, true}) {
     const SyntheticModel synthetic{.shape = "flash", .num_layers = 5, .fp8_dense = fp8_dense};
@@ -83,7 +83,7 @@ TEST(DescribePlan, SlicesArePlannedAlikeOnAnyNumberOfRanks) {
   }
 }
 
-// As with wide tiles, the shared expert among the others included, but for the format's name.
+// The same as with wide tiles, including the shared expert with the others, except for the format's name.
 TEST(DescribePlan, TightTilesAreNamedAndChangeNothingElse) {
   for (const bool fp8_dense : {false, true}) {
     for (const WeightFormat wide : {WeightFormat::kNvfp4, WeightFormat::kMxfp4}) {
@@ -114,7 +114,7 @@ TEST(DescribePlan, LayersWithTightTilesAreNamed) {
   EXPECT_TRUE(named) << Printed(DescribePlan(kOnH200, model));
 }
 
-// On a CPU one implementation takes an op in every step, and it is the one that the registry chooses.
+// On a CPU one implementation runs an op in every step: the one that the registry chooses.
 TEST(DescribePlan, OnACpuAnOpHasOneLine) {
   std::set<std::string> ops;
   for (const PlannedOp& line : DescribePlan({}, FlashModel(false, WeightFormat::kNvfp4))) {

@@ -16,7 +16,7 @@ namespace dsv4::test {
 
 inline constexpr NumericsModes kExactModes = {KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kF32};
 
-// Prompt and what was generated, as the references of draft modules count positions.
+// Prompt and generated tokens: references of draft modules count positions over both.
 inline std::vector<int32_t> AllIds(const std::string& dir) {
   std::vector<int32_t> ids = ReferenceArray(dir, "prompt_ids").i32;
   const Array greedy = ReferenceArray(dir, "greedy_ids");
@@ -46,7 +46,7 @@ class DraftModel {
   int64_t vocab() const { return model_.config.vocab_size; }
   std::unique_ptr<SequenceCache> NewCache() { return SequenceCache::Create(*memory_).value(); }
 
-  // Processes `tokens` at `start`; logits of the last row where wanted.
+  // Processes `tokens` at `start`. Returns logits of the last row if requested.
   void Forward(SequenceCache& cache, int64_t start, std::span<const int32_t> tokens, std::vector<float>* logits = {}) {
     const auto t = static_cast<int64_t>(tokens.size());
     DSV4_CHECK(cache.Reserve(start + t).ok());
@@ -66,7 +66,7 @@ class DraftModel {
       Forward(cache, static_cast<int64_t>(i), tokens.subspan(i, std::min(chunk, tokens.size() - i)));
   }
 
-  // One sequence of a draft pass: `token` stands behind the `position` tokens that are processed.
+  // One sequence of a draft pass: `token` follows the `position` tokens that are processed.
   struct Row {
     SequenceCache* cache;
     int64_t position;

@@ -19,7 +19,7 @@ float RowDifference(const std::vector<float>& row, const Array& reference, int64
   float largest = 0;
   for (int64_t j = 0; j < v; ++j) {
     const float difference = std::fabs(row[static_cast<size_t>(j)] - want[j]);
-    if (!(difference <= largest)) largest = difference;  // NaN sticks
+    if (!(difference <= largest)) largest = difference;  // a NaN stays
   }
   return largest;
 }
@@ -43,7 +43,7 @@ TEST(DraftMtp, EveryRowMatchesTheReference) {
   }
 }
 
-// Drafts of one fixture at every position that its reference has, its own tokens fed back.
+// Drafts of one fixture at every position of its reference, with the drafted tokens as input.
 void ExpectDrafts(const std::string& dir, int64_t places) {
   const std::vector<int32_t> ids = AllIds(dir);
   const Array at = ReferenceArray(dir, "draft_positions"), want = ReferenceArray(dir, "draft_logits");
@@ -97,7 +97,8 @@ TEST(DraftDspark, TheModelHandsOverTheMeansOfItsTargetLayers) {
   EXPECT_LE(LargestDifference(rows, want.f32), kTolerance);
 }
 
-// With KV rows rounded as by default: as often the same choice as the reference with the same rounding.
+// With KV rows rounded as by default: the choices agree as often as the choices of the reference with the same
+// rounding.
 TEST(DraftMtp, RoundedRowsAgreeWithTheSimulatedReference) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-mtp");
   const std::vector<int32_t> ids = AllIds(dir);
@@ -143,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(All, DraftState, testing::Values("flash-mtp", "flash-ds
   return name;
 });
 
-// Drafts behind `processed` tokens of `cache`, logits and confidences of three places, with fixed tokens fed back.
+// Drafts after `processed` tokens of `cache`: logits and confidences of three positions, with fixed tokens as input.
 std::vector<float> ThreePlaces(DraftModel& model, SequenceCache& cache, int64_t processed) {
   std::vector<float> all;
   for (int64_t j = 0; j < 3; ++j) {
@@ -168,7 +169,7 @@ TEST_P(DraftState, PromptsInPiecesGiveTheSameBits) {
   }
 }
 
-// Steps of which all but the first tokens are taken back, around the window's end, with drafts on the way.
+// Steps of which only the first tokens are kept, around the window's end, with drafts in between.
 TEST_P(DraftState, RejectedRowsLeaveNoTrace) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());
   const std::vector<int32_t> ids = AllIds(dir);
@@ -215,7 +216,7 @@ TEST_P(DraftState, ABatchGivesEachSequenceItsOwnBits) {
   }
 }
 
-// With a draft module loaded the model itself computes what it computes without one.
+// A loaded draft module does not change the model's results.
 TEST_P(DraftState, TheModelsLogitsAreThoseWithoutAModule) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());
   const std::vector<int32_t> ids = AllIds(dir);

@@ -1,4 +1,4 @@
-// Every kernel in one place: the whole model on kernels against the whole model on references.
+// Every kernel in one test: the whole model on kernels against the whole model on references.
 
 #include "model/deepseek_v4/pass/forward_fixture.h"
 

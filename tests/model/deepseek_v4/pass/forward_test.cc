@@ -1,4 +1,4 @@
-// The streams after every layer against the float64 reference (`hidden.L`): where an error in the logits begins.
+// The streams after every layer against the float64 reference (`hidden.L`): shows where an error of the logits begins.
 
 #include "model/deepseek_v4/pass/forward_fixture.h"
 

@@ -1,4 +1,4 @@
-// The forward pass of several ranks on one CPU against the float64 reference: weights cut, outputs summed, logits
+// The forward pass of several ranks on one CPU against the float64 reference: weights divided, outputs summed, logits
 // gathered.
 #include <algorithm>
 #include <cmath>
@@ -36,7 +36,7 @@ struct RankModel {
         cache(std::move(SequenceCache::Create(memory)).value()),
         activations(model.config, max_tokens, max_tokens) {}
 
-  // Tokens [begin, end) behind those before; logits of all of them.
+  // Appends tokens [begin, end); logits of all of them.
   void Append(const ExecContext& ctx, const std::vector<int32_t>& tokens, int64_t begin, int64_t end) {
     ASSERT_TRUE(cache->Reserve(end).ok());
     Step step;
@@ -67,7 +67,7 @@ struct FixtureModel {
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 
-  // All tokens by `count` ranks, in steps that end at `ends`.
+  // Runs all tokens on `count` ranks, in steps that end at `ends`.
   std::vector<std::unique_ptr<RankModel>> Run(int count, const std::vector<int64_t>& ends, const NumericsModes& modes,
                                               ExecContext ctx = {}) const {
     Exchange exchange(count, {.timeout_s = 60});
@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(All, RanksOfFixture,
                            return name + "_on_" + std::to_string(instance.param.count);
                          });
 
-// Whole, in chunks, token by token behind 130: within the reference's tolerance, with the same bits, on all ranks.
+// Whole, in chunks, and token by token after 130: within the reference's tolerance, with the same bits on all ranks.
 TEST_P(RanksOfFixture, LogitsMatchTheReferenceAndAllRanksAgree) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam().fixture);
   const FixtureModel f(dir);
@@ -137,12 +137,12 @@ TEST_P(RanksOfFixture, LogitsMatchTheReferenceAndAllRanksAgree) {
   double largest = 0;
   for (size_t i = 0; i < first.size(); ++i) {
     const double difference = std::fabs(static_cast<double>(first[i]) - reference[i]);
-    if (!(difference <= largest)) largest = difference;  // NaN sticks
+    if (!(difference <= largest)) largest = difference;  // a NaN stays
   }
   EXPECT_LE(largest, 2e-3);  // docs/dev/numerics.md
 }
 
-// Every rank computes every KV row from the same bits: one rank's copy can stand for all, as snapshots do.
+// Every rank computes every KV row from the same bits, so snapshots store one rank's copy.
 TEST_P(RanksOfFixture, OneRanksKvStandsForAll) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam().fixture);
   const FixtureModel f(dir);
@@ -168,7 +168,7 @@ TEST_P(RanksOfFixture, OneRanksKvStandsForAll) {
   for (const auto& rank : ranks) EXPECT_EQ(rank->logits, want);
 }
 
-// One rank of one is the model as it is.
+// One rank of one is the plain model.
 TEST(Ranks, OneRankKeepsItsBits) {
   DSV4_FIXTURE_OR_SKIP(dir, "mini-bf16");
   const FixtureModel f(dir);
@@ -179,7 +179,7 @@ TEST(Ranks, OneRankKeepsItsBits) {
   EXPECT_EQ(one[0]->logits, plain.logits);
 }
 
-// The references of all ops, and threads within ranks, change nothing but the last bits or nothing at all.
+// The references of all ops, and threads within ranks, change only the last bits or nothing.
 TEST(Ranks, ReferenceOpsAndThreadsAgree) {
   DSV4_FIXTURE_OR_SKIP(dir, "mini-bf16");
   const FixtureModel f(dir);

@@ -1,4 +1,4 @@
-// Every width, number kept and alignment; then random ones for long.
+// Every width, number of kept tokens and alignment; then many random ones.
 #include <map>
 
 #include "model/deepseek_v4/pass/timeline.h"
@@ -20,8 +20,8 @@ INSTANTIATE_TEST_SUITE_P(Campaign, EveryAlignment,
                          testing::Values("mini-bf16", "pro-official", "flash-all-nvfp4", "flash-8-groups"),
                          NameOfFixture);
 
-// From where rows and windows begin and rings wrap: the state behind what stays is that of a timeline which never had
-// the rest.
+// From positions where rows and windows begin and rings wrap: the state of the kept tokens equals that of a timeline
+// without the removed ones.
 TEST_P(EveryAlignment, StateAfterTakingBackIsThatOfTheTokensThatStay) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());
   const deepseek_v4::Model model = ModelWithSpareSlots(dir, kSpareSlots);
@@ -42,7 +42,7 @@ TEST_P(EveryAlignment, StateAfterTakingBackIsThatOfTheTokensThatStay) {
         Timeline timeline = start.Fork();
         ASSERT_TRUE(StepAndTakeBack(timeline, run, width, keep)) << start.size() << ": " << keep << " of " << width;
         ASSERT_TRUE(timeline.Visible() == visible[timeline.size()]) << start.size() << ": " << keep << " of " << width;
-        // What was overwritten is read by the next token, if by any.
+        // The next token reads the overwritten slots, if any token does.
         ASSERT_TRUE(StepAndTakeBack(timeline, run, 1, 1)) << start.size() << ": " << keep << " of " << width;
       }
     }

@@ -1,4 +1,4 @@
-// Rows that are taken back leave nothing behind: rings are long enough for what a step overwrites.
+// Removed rows have no effect: rings are long enough for the slots that a step overwrites.
 #include "model/deepseek_v4/pass/timeline.h"
 
 namespace dsv4::test {
@@ -6,7 +6,7 @@ namespace {
 
 constexpr int64_t kPrompt = 117, kEnd = 275;  // past the first row of ratio 128, two wraps of the window
 
-// The run token by token; `prompt` is where it begins.
+// The run token by token; `prompt` is its beginning.
 KnownRun TokenByToken(const deepseek_v4::Model& model, Timeline* prompt) {
   KnownRun run{.tokens = SomeTokens(kEnd + 8, 3, model.config.vocab_size), .rows = {}, .first = kPrompt};
   (void)prompt->Append(std::span(run.tokens).first(kPrompt));
@@ -17,7 +17,7 @@ KnownRun TokenByToken(const deepseek_v4::Model& model, Timeline* prompt) {
   return run;
 }
 
-// Steps of `width` tokens of which 1 to `width` stay. How many had other bits than the run.
+// Steps of `width` tokens of which 1 to `width` are kept. Returns how many have other bits than the run.
 int64_t StepsThatDiffer(Timeline timeline, const KnownRun& run, int64_t width) {
   int64_t differ = 0;
   for (int64_t i = 0; timeline.size() + width <= kEnd; ++i) {
@@ -41,7 +41,7 @@ TEST_P(Rings, RowsTakenBackChangeNothing) {
   for (const int64_t width : {3, 8}) EXPECT_EQ(StepsThatDiffer(prompt.Fork(), run, width), 0) << width;
 }
 
-// One token more than a step keeps is what rings without spare slots survive (such a step writes behind its reads).
+// Without spare slots, rings allow one token more than a step keeps (such a step writes after it reads).
 TEST_P(Rings, WithoutSpareSlotsTheyWouldNot) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());
   const deepseek_v4::Model model = ModelWithSpareSlots(dir, 0);

@@ -1,4 +1,4 @@
-// A sequence of a model that goes forward by steps of any width, and back.
+// A sequence of a model that advances by steps of any width and can be truncated.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace dsv4::test {
 
-// A fixture's model as trained, whose rings have `spare_slots` more than the model reads.
+// A fixture's model as in training, whose rings have `spare_slots` more slots than the model reads.
 inline deepseek_v4::Model ModelWithSpareSlots(const std::string& dir, int64_t spare_slots) {
   auto config = deepseek_v4::LoadConfig(dir);
   auto source = TensorSource::Open(dir);
@@ -81,14 +81,14 @@ class Timeline {
 // Tokens, and the logits of each when it is computed alone.
 struct KnownRun {
   std::vector<TokenId> tokens;
-  std::vector<std::vector<float>> rows;  // from token `first` on
+  std::vector<std::vector<float>> rows;  // from token `first`
   int64_t first = 0;
 
   std::span<const float> Row(int64_t position) const { return rows[static_cast<size_t>(position - first)]; }
 };
 
-// A step of `width` tokens of which the first `keep` are the run's and the others are not; takes these back. Whether
-// the rows of the kept ones have the run's bits.
+// A step of `width` tokens; the first `keep` are the run's, the others are not and are removed. Returns whether the
+// rows of the kept tokens have the run's bits.
 inline bool StepAndTakeBack(Timeline& timeline, const KnownRun& run, int64_t width, int64_t keep) {
   const int64_t at = timeline.size(), vocab = static_cast<int64_t>(run.rows[0].size());
   std::vector<TokenId> tokens;

@@ -1,4 +1,4 @@
-// Which experts leave the device.
+// Which experts are offloaded.
 #include "model/deepseek_v4/schema/expert_placement.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST(ExpertPlacement, WithoutCountsLayersHaveAsMany) {
   EXPECT_EQ(all.CountByLayer(), Counts(5, 8));
 }
 
-// Of those that leave the device the least chosen of every layer, as many of each.
+// The least chosen of the offloaded experts stay on the disk, the same number in every layer.
 TEST(ExpertPlacement, WhatTheHostHasNoRoomForStaysOnTheDisk) {
   const Counts bytes(2, 100);
   const std::vector<uint64_t> counts = {9, 0, 5, 1, 40, 30, 3, 8};
@@ -83,7 +83,7 @@ TEST(ExpertPlacement, TheLeastChosenForTheirSizeGoFirst) {
   EXPECT_EQ(on_host(801), "01111011");
   const ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, 201, counts);
   EXPECT_NEAR(HostBytesOfToken(p, bytes, 4, 2, counts), 2 * (100 * 1.0 / 15 + 200 * 3.0 / 45), 1e-9);
-  // A layer that nobody counted goes by numbers.
+  // A layer without counts is ordered by the experts' numbers.
   const std::vector<uint64_t> none(8);
   EXPECT_NEAR(HostBytesOfToken(p, bytes, 4, 2, none), 2 * (100 * 2.0 / 4 + 200 * 1.0 / 4), 1e-9);
 }
@@ -122,7 +122,7 @@ TEST(ExpertPlacement, WhatIsClearlyChosenMoreOftenComesIn) {
   const Counts bytes(2, 100);
   ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, 400, {});  // 2 and 3 of both layers
   const std::vector<double> chosen = {100, 500, 300, 900,              // 3 for 0, then 2 for 1: no gain
-                                      40,  50,  63,  60};              // less than half as much again and 4 more
+                                      40,  50,  63,  60};              // less than 1.5 times as often plus 4
   const std::vector<ExpertSwap> swaps = BetterPlaces(p, chosen, 4, 10);
   ASSERT_EQ(swaps.size(), 1u);
   EXPECT_EQ(swaps[0].layer, 0);
@@ -146,7 +146,7 @@ TEST(ExpertPlacement, WhatIsClearlyChosenMoreOftenComesIn) {
 }
 
 // Published counts of the released model: 40, 46 and 52 % of the choices in the first 4.5, 6.4 and 8.2 % of the
-// experts, 71 % in the first quarter (in ours, within three hundredths).
+// experts, 71 % in the first quarter. The synthetic shares agree within three hundredths.
 TEST(SyntheticRouting, SharesFallAsTheReleasedModelsDo) {
   const Config c = SyntheticConfig({.shape = "flash"}).value();
   std::vector<double> shares = SkewedShares(c, 1);

@@ -1,4 +1,4 @@
-// The table of weights against itself: what binding a checkpoint (bind_test.cc) would not show.
+// Consistency of the table of weights: errors that binding a checkpoint (bind_test.cc) would not show.
 #include "model/deepseek_v4/schema/schema.h"
 
 #include <deque>
@@ -48,7 +48,7 @@ TEST(Schema, EveryFieldStandsOnce) {
   EXPECT_EQ(names.size(), in_files);
 }
 
-// Of a layer, sizeof says how many fields there are: one that no row names would be missed here.
+// The size of the struct gives the number of fields of a layer: a field without a row becomes visible here.
 TEST(Schema, EveryFieldOfALayerHasARow) {
   size_t matrices = 0, vectors = 0;
   for (const WeightRow& row : kLayerWeights) {
@@ -123,8 +123,8 @@ TEST(Schema, UnknownEndingsAreNotRenamed) {
   }
 }
 
-// A model with half the heads, groups and expert columns has half of what is cut, along the axis that the row says, and
-// all of the rest. The vocabulary is no size that a config may divide: `head` is looked at apart.
+// A model with half the heads, groups and expert columns has half of each divided weight, along the axis of its row,
+// and all of the others. A config cannot divide the vocabulary, so `head` is checked separately.
 TEST(Schema, CutsAreTheAxesThatShrink) {
   Config config = TinyConfig();
   config.num_heads = 8;
@@ -139,7 +139,7 @@ TEST(Schema, CutsAreTheAxesThatShrink) {
       EXPECT_EQ(row.cut, WeightCut::kRows);
       return;
     }
-    if (row.presence == WeightPresence::kRanks) return;  // whole, of a config that is cut
+    if (row.presence == WeightPresence::kRanks) return;  // whole, for a divided config
     const bool columns = row.cut == WeightCut::kColumns || row.cut == WeightCut::kGroupColumns;
     const Shape a = row.shape(whole), b = row.shape(cut);
     for (int axis = 0; axis < a.rank(); ++axis) {
