@@ -19,7 +19,7 @@ Result<bool> EngineImpl::CanDrawOnDevice(std::span<const DecodeItem> items) cons
              runner().regimes().DecodeTogether(static_cast<int64_t>(items.size()));
   for (const DecodeItem& item : items) {
     if (item.sampler == nullptr) return InvalidArgument("a decode item has no sampler");
-    if (item.max_tokens < 1) return InvalidArgument("a decode item asks for less than one token");
+    if (item.max_tokens < 1) return InvalidArgument("a decode item requests less than one token");
     const auto* sampler = dynamic_cast<SamplerImpl*>(item.sampler);
     can = can && sampler != nullptr && sampler->params().top_logprobs < 0 &&
           sampler->params().logit_bias.size() <= SamplerTables::kMaxBiased;
@@ -34,13 +34,13 @@ Status EngineImpl::Decode(std::span<const DecodeItem> items, const TokenFn& on_t
 }
 
 Status EngineImpl::DecodeOnHost(std::span<const DecodeItem> items, const TokenFn& on_token) try {
-  const PoolUse use(&pool());  // also while a token is drawn
+  const PoolUse use(&pool());  // also covers the draws
   std::vector<LiveItem> live = LiveItemsOf(items);
   HostRound step(*this);
   const auto max_rows = [this](int64_t sequences) { return runner().RowsAlike(sequences); };
   return RoundLoop(info_, drafting_, items, on_token, live, step, max_rows).Run();
 } catch (const std::bad_alloc&) {
-  return ResourceExhausted("no memory for the draws of a step; use fewer sequences");
+  return ResourceExhausted("no memory to draw a step's tokens; use fewer sequences");
 }
 
 Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const TokenFn& on_token) {

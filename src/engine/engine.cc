@@ -75,7 +75,8 @@ Status EngineImpl::Start(Loaded loaded) {
   }
 }
 
-// Of all ranks together, as what sequences take is: where each has a GPU, the one with least room ends them all.
+// Sums over all ranks, like the bytes of sequences. If each rank has a GPU, the GPU with the least free memory counts
+// for all: it is full first.
 int64_t EngineImpl::free_bytes() const {
   if (ranks_ == nullptr) return 0;
   if (runner().on_host()) return AvailableMemory() + memory_->bytes_kept();
@@ -86,7 +87,8 @@ int64_t EngineImpl::free_bytes() const {
 
 Result<ExpertUse> EngineImpl::expert_use() {
   DSV4_ASSIGN_OR_RETURN(ExpertUse use, runner().model().UseOfExperts(runner().device()));
-  const int copies = runner().on_host() ? 1 : ranks_->count();  // each rank has its slices of the same experts there
+  // on GPUs each rank has its slices of the same experts in host memory
+  const int copies = runner().on_host() ? 1 : ranks_->count();
   use.host_bytes *= copies;
   use.fetched_bytes *= copies;
   use.moved_bytes *= copies;
@@ -110,7 +112,8 @@ Result<std::unique_ptr<Session>> EngineImpl::NewSession() {
 Status EngineImpl::AppendTo(SessionImpl& session, std::span<const TokenId> tokens, LogitRows rows,
                             std::vector<float>* logits, const ProgressFn& progress) {
   DSV4_RETURN_IF_ERROR(CheckTokens(info_, LengthOf(session), tokens));
-  if (rows != LogitRows::kNone && logits == nullptr) return InvalidArgument("no place for the logits");
+  if (rows != LogitRows::kNone && logits == nullptr)
+    return InvalidArgument("logits were requested, but `logits` is null");
   const auto total = static_cast<int64_t>(tokens.size());
   const int64_t v = info_.vocab_size;
   const int64_t num_rows = rows == LogitRows::kAll ? total : rows == LogitRows::kLast ? 1 : 0;
@@ -142,7 +145,7 @@ Result<std::unique_ptr<Session>> EngineImpl::NewSession(const KvSnapshot& snapsh
   return SessionFrom(snapshot, *this, memory_);
 }
 
-// What reads uses nothing that Restart takes away: it may run beside it.
+// The functions that read files use nothing that Restart destroys, so they may run concurrently with it.
 Result<SnapshotInfo> EngineImpl::ReadSnapshotInfo(const std::string& path) {
   DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
   return ReadImageInfo(path, kv_layout_, fingerprint_, info_);
@@ -172,12 +175,12 @@ Status EngineImpl::TakeParts(std::span<const StepItem> items) {
     }
     DSV4_RETURN_IF_ERROR(CheckTokens(info_, static_cast<int64_t>(session->tokens().size()), item.tokens));
     if (item.rows != LogitRows::kNone && item.logits == nullptr) {
-      return InvalidArgument("a step item asks for logits but gives no place for them");
+      return InvalidArgument("a step item requests logits, but its `logits` is null");
     }
     if (item.prompt_tokens != 0 && item.prompt_tokens < static_cast<int64_t>(item.tokens.size())) {
-      return InvalidArgument(StrCat("a step item has ", item.tokens.size(), " tokens of a prompt of ",
-                                    item.prompt_tokens,
-                                    "; name all tokens that the request computes, or 0 for decode rows"));
+      return InvalidArgument(
+          StrCat("a step item has ", item.tokens.size(), " tokens of a prompt of ", item.prompt_tokens,
+                 "; prompt_tokens must count all tokens that the request computes, or be 0 for decode rows"));
     }
     parts.push_back({.session = session,
                      .tokens = item.tokens,
@@ -214,12 +217,12 @@ Status EngineImpl::Run() {
   DSV4_RETURN_IF_ERROR(health());
   const PoolUse use(&pool());
   try {
-    // Everything that a pass needs, for the largest pass, before the first one: no failure half-way.
+    // Allocates everything before the first pass, for the largest pass, so that no pass fails for lack of memory.
     repicker_.Look(*ranks_);
     const int64_t budget = std::max<int64_t>(prefill_chunk_, static_cast<int64_t>(parts.size()));
     const int64_t most = std::max(budget, runner().regimes().MaxRows(Regime::kDecode, budget));
     int64_t total = 0;
-    std::array<int64_t, 3> rows{};  // of logits, by regime: no pass has rows of two
+    std::array<int64_t, 3> rows{};  // rows of logits by regime: a pass has rows of one regime only
     for (const Part& part : parts) {
       const auto n = static_cast<int64_t>(part.tokens.size());
       const int64_t length = static_cast<int64_t>(part.session->tokens().size()) + n;
@@ -252,7 +255,7 @@ int64_t EngineImpl::AddToStep(Part& part, int64_t most) {
   return take;
 }
 
-// Of the pass's rows of logits, those that lie in the device's memory now.
+// Copies the rows of logits that are in the device's memory now to their sequences' buffers.
 void EngineImpl::TakeRows(int64_t first, int64_t count) {
   for (const Part& part : parts_) {
     const int64_t begin = std::max(first, part.first_row);
@@ -275,8 +278,8 @@ Status EngineImpl::RunPass(int64_t budget) {
   std::vector<Part>& parts = parts_;
   step_.Clear();
   step_caches_.clear();
-  // Decode rows first, then prompts. Every sequence of the regime gets a token while there is room, the rest goes to
-  // them in order.
+  // Decode rows first, then prompts. Every sequence of the regime gets one token while there is room. The sequences get
+  // the rest in their order.
   const auto earlier = [](const Part& a, const Part& b) { return a.regime < b.regime; };
   const Regime regime = std::min_element(parts.begin(), parts.end(), earlier)->regime;
   int64_t room = runner().regimes().MaxRows(regime, budget);
@@ -292,7 +295,7 @@ Status EngineImpl::RunPass(int64_t budget) {
   DSV4_RETURN_IF_ERROR(
       ranks_->Forward(step_, regime, step_caches_, [this](int64_t first, int64_t count) { TakeRows(first, count); }));
   if (options_.ranks.check) DSV4_RETURN_IF_ERROR(CheckPass());
-  if (!runner().device().Synchronize().ok()) return health();  // it names the rank
+  if (!runner().device().Synchronize().ok()) return health();  // health() names the rank
   for (Part& part : parts) {
     if (part.taken == 0) continue;
     part.session->Commit(part.tokens.first(static_cast<size_t>(part.taken)));

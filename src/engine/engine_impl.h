@@ -1,4 +1,4 @@
-// Behind include/dsv4/engine.h: requests become steps, steps become passes of a Runner. Time and memory, no math.
+// Implementation of include/dsv4/engine.h: requests become steps, steps become passes of a Runner. No math here.
 #pragma once
 
 #include <memory>
@@ -29,21 +29,21 @@ namespace dsv4 {
 
 class EngineImpl : public Engine, public SessionOwner {
  public:
-  // What is left of one sequence's share of a step.
+  // The unprocessed rest of one sequence's share of a step.
   struct Part {
     SessionImpl* session;
     std::span<const TokenId> tokens;
     LogitRows rows;
-    float* logits;  // where the next row goes
+    float* logits;  // destination of the next row
     Regime regime = Regime::kDecode;
-    int64_t taken = 0;                    // tokens of the present pass
-    int64_t first_row = 0, num_rows = 0;  // of its logits
+    int64_t taken = 0;                    // tokens of the current pass
+    int64_t first_row = 0, num_rows = 0;  // rows of its logits
   };
 
-  // Runs nothing before Start.
+  // Loads nothing and runs nothing: call Start first.
   EngineImpl(const Loaded& loaded, const EngineOptions& options);
   ~EngineImpl() override;
-  // Takes what a step that fits the memory plan needs of a GPU, but KV.
+  // Allocates the GPU memory that every step within the memory plan needs, except KV.
   Status Start(Loaded loaded);
 
   const ModelInfo& info() const override { return info_; }
@@ -76,45 +76,45 @@ class EngineImpl : public Engine, public SessionOwner {
   Drafting& drafting() { return drafting_; }
   Repicker& repicker() { return repicker_; }
 
-  // Whether steps write what a draft module reads (Step::keeps_drafts); they do without this.
+  // Whether steps write the data that a draft module reads (Step::keeps_drafts). The default is true.
   void KeepDrafts(bool keeps) { step_.keeps_drafts = keeps; }
 
-  // With drafts: runs steps of one sequence without and with each number of drafts, so that the policy knows what they
-  // take, and what repeats is recorded. Nobody decodes. Where there is no memory it is left out.
+  // With drafts: runs steps of one sequence without drafts and with each number of drafts. The policy learns their
+  // times, and repeated steps are recorded. Requires: no Decode is running. Skipped if there is not enough memory.
   Status MeasureDrafts();
 
  private:
-  // Closes the devices; `why` is what every call says from then on.
+  // Closes the devices. Afterwards every call fails with `why`.
   void CloseDevices(Status why);
   Status Reopen(const ProgressFn& progress);
 
-  // Runs a checked part to its end. On an error (memory) before the first pass nothing has changed.
+  // Runs a checked part to its end. If an error (memory) occurs before the first pass, nothing has changed.
   Status RunPart(const Part& part);
   Status TakeParts(std::span<const StepItem> items);
-  // Runs parts_ to their end, as RunPart.
+  // Runs parts_ to their end, as RunPart does.
   Status Run();
-  // One forward pass over rows of one regime, at most `budget` of a prompt's; drops the parts that it finishes.
+  // One forward pass over rows of one regime, at most `budget` of prompts. Removes the parts that it finishes.
   Status RunPass(int64_t budget);
-  Status CheckPass();  // of all ranks, behind RunPass: RankOptions::check
+  Status CheckPass();  // compares the ranks after RunPass: RankOptions::check
   void TakeRows(int64_t first, int64_t count);
-  // Adds the part's next tokens to step_, at most `most`; how many.
+  // Adds up to `most` of the part's next tokens to step_. Returns the number of tokens.
   int64_t AddToStep(Part& part, int64_t most);
 
   Result<bool> CanDrawOnDevice(std::span<const DecodeItem> items) const;
   Status DecodeOnHost(std::span<const DecodeItem> items, const TokenFn& on_token);
   Status DecodeOnDevice(std::span<const DecodeItem> items, const TokenFn& on_token);
 
-  // Of what computes the rows, and of what a few tokens leave behind (fingerprint.cc).
+  // The fingerprint of everything that computes rows, and a digest of the results for a few tokens (fingerprint.cc).
   Result<std::string> MakeFingerprint();
   Result<uint64_t> ProbeDigest();
 
-  const EngineOptions options_;  // without what is called while loading
-  // outlives what is in the device's memory. Null, as ranks_: there is no device
+  const EngineOptions options_;  // without the callbacks that only loading uses
+  // outlives the objects in the device's memory. Null, like ranks_, if there is no device
   std::shared_ptr<SequenceMemory> memory_;
-  Status closed_;  // why there is none
+  Status closed_;  // the reason if there is no device
   ModelInfo info_;
   KvLayout kv_layout_;
-  std::string fingerprint_;  // of what computes the rows: the same fingerprint, the same bits. "": not computed yet
+  std::string fingerprint_;  // of everything that computes rows: equal fingerprints, equal bits. "": not computed yet
   LoadTimes load_times_;
   int64_t prefill_chunk_;
   const RankPlaces places_;
@@ -125,8 +125,8 @@ class EngineImpl : public Engine, public SessionOwner {
   Drafting drafting_;
   Repicker repicker_;
   dsv4::Step step_;
-  std::vector<Part> parts_;               // of the step that runs; kept, as step_ is, so that a step allocates nothing
-  std::vector<RankCaches*> step_caches_;  // of step_'s sequences
+  std::vector<Part> parts_;               // of the running step; kept, like step_, so that a step allocates nothing
+  std::vector<RankCaches*> step_caches_;  // of the sequences in step_
 };
 
 }  // namespace dsv4

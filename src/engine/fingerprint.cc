@@ -1,4 +1,4 @@
-// What computes the bits of an engine's snapshots, as one line that their files carry.
+// The fingerprint of snapshots: one line in their files that names everything that computes their bits.
 #include <algorithm>
 #include <vector>
 
@@ -12,7 +12,7 @@ namespace dsv4 {
 
 namespace {
 
-// Raised by changes of a row's bits that ProbeDigest does not see.
+// Raise it for a change of a row's bits that ProbeDigest does not detect.
 constexpr int kNumericsVersion = 2;
 
 }  // namespace
@@ -27,7 +27,7 @@ Result<std::string> EngineImpl::SnapshotFingerprint() {
 
 namespace {
 
-// Of every rank's part. Of slices: the same, however many ranks hold them.
+// The digest of the weights of all ranks. With slices it does not depend on the number of ranks.
 Result<uint64_t> DigestOfRanks(const Ranks& ranks) {
   const bool sliced = ranks.leader().model().num_slices() > 0;
   if (ranks.count() == 1 && !sliced) return WeightDigest(ranks.leader().model(), ranks.leader().device());
@@ -59,8 +59,8 @@ Result<std::string> EngineImpl::MakeFingerprint() {
                 ranks);
 }
 
-// The logits' bits after a prompt and after two tokens more: another program that computes them has the same numerics
-// in all likelihood, whatever its version. On the CPU bits do not depend on lengths, and few tokens do.
+// A digest of the logits' bits after a prompt and after two more tokens. A program that computes the same bits very
+// likely has the same numerics, whatever its version. On the CPU bits do not depend on lengths, so few tokens suffice.
 Result<uint64_t> EngineImpl::ProbeDigest() {
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, NewSession());
   const int64_t length = std::min<int64_t>(runner().on_host() ? 9 : 300, info_.max_context - 2);
@@ -69,7 +69,7 @@ Result<uint64_t> EngineImpl::ProbeDigest() {
     tokens.push_back(static_cast<TokenId>((i * 37 + 11) % info_.vocab_size));
   uint64_t digest = kDigestBegin;
   std::vector<float> logits;
-  // Where the CPU computes experts, the bits of decode steps depend on where these lie.
+  // If the CPU computes experts, the bits of decode steps depend on where the experts are.
   const int steps = options_.offload.expert_compute == ExpertCompute::kGpu ? 3 : 1;
   const auto fits = [&] { return static_cast<int64_t>(session->tokens().size() + tokens.size()) <= info_.max_context; };
   for (int step = 0; step < steps && fits(); ++step) {

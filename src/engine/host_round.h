@@ -1,4 +1,4 @@
-// Rounds whose tokens the host draws: Engine::Step, and samplers of whatever kind.
+// Rounds whose tokens are drawn on the host: Engine::Step, and samplers of any kind.
 #pragma once
 
 #include <vector>

@@ -73,7 +73,7 @@ Result<std::vector<LinearShape>> LinearShapes(Engine& engine) {
 
 Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape,
                                  int64_t num_tokens, double budget) {
-  constexpr int64_t kAllBytes = int64_t{256} << 20;  // more than last-level caches hold
+  constexpr int64_t kAllBytes = int64_t{256} << 20;  // larger than last-level caches
   DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
   const PoolUse use(&impl->pool());
   ExecContext ctx = impl->runner().context();
@@ -135,14 +135,14 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
 Status AppendCopies(Session& session, std::span<const TokenId> tokens) {
   auto* impl = dynamic_cast<SessionImpl*>(&session);
   auto* engine = impl == nullptr ? nullptr : dynamic_cast<EngineImpl*>(&impl->owner());
-  if (engine == nullptr) return InvalidArgument("this session belongs to no engine of this library");
+  if (engine == nullptr) return InvalidArgument("the session does not belong to an engine of this library");
   DSV4_RETURN_IF_ERROR(CheckTokens(engine->info(), LengthOf(*impl), tokens));
   const KvLayout& layout = engine->runner().model().kv_layout();
   const auto done = static_cast<int64_t>(session.tokens().size());
   const auto whole = static_cast<size_t>(done / layout.page_tokens);
   if (whole == 0) {
     return InvalidArgument(
-        StrCat("cached rows are copied from whole pages of ", layout.page_tokens, " tokens; the session has ", done));
+        StrCat("cached rows are copied in whole pages of ", layout.page_tokens, " tokens; the session has ", done));
   }
   DSV4_RETURN_IF_ERROR(impl->caches().Reserve(done + static_cast<int64_t>(tokens.size())));
   for (int r = 0; r < impl->caches().count(); ++r) {

@@ -1,4 +1,4 @@
-// What rounds with drafts take, before the first text.
+// Measures rounds with drafts when a model is loaded.
 #include <utility>
 
 #include "dsv4/sampling.h"
@@ -8,7 +8,7 @@ namespace dsv4 {
 
 namespace {
 
-// Another's drafts, of which it does not hear how they went.
+// The drafts of another drafter, which does not learn from their acceptance.
 class UnheardDrafter : public Drafter {
  public:
   explicit UnheardDrafter(Drafter& inner) : inner_(inner) {}
@@ -27,7 +27,7 @@ class UnheardDrafter : public Drafter {
 
 bool GoOn(size_t /*item*/, const SampledToken& /*token*/) { return true; }
 
-// Decodes behind a text of one token, which lookup finds again; `tokens` at most.
+// Decodes up to `tokens` tokens after a text of one repeated token, which lookup finds again.
 Status DecodeSome(Engine& engine, Session& session, bool speculate, int64_t tokens, const TokenFn& on_token = GoOn) {
   constexpr TokenId kText[] = {0, 0, 0, 0};
   session.Reset();
@@ -39,23 +39,23 @@ Status DecodeSome(Engine& engine, Session& session, bool speculate, int64_t toke
   return engine.Decode({&item, 1}, on_token);
 }
 
-// Rounds of so many drafts that follow each other without the host: one that records and one that counts.
+// Decodes rounds of `drafts` drafts that follow each other without the host: one records, one is measured.
 Status DecodeAhead(Engine& engine, Session& session, Drafting& drafting, int64_t drafts) {
   constexpr int64_t kRounds = 2;
   drafting.max_tokens = drafts;
   const int64_t steps = drafting.counts.steps + kRounds;
-  return DecodeSome(engine, session, true, (kRounds + 2) * (drafts + 1),  // there is room for one behind the next
+  return DecodeSome(engine, session, true, (kRounds + 2) * (drafts + 1),  // memory for one round after the next
                     [&](size_t, const SampledToken&) { return drafting.counts.steps < steps; });
 }
 
-// drafting.max_tokens is left as it may be.
+// Leaves drafting.max_tokens changed.
 Status DecodeEachWay(Engine& engine, Drafting& drafting) {
   constexpr int64_t kPlain = 8;
-  constexpr int kRuns = 2;  // the first one records
+  constexpr int kRuns = 2;  // the first run records
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, engine.NewSession());
   DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, false, kPlain));
   const int64_t most = std::exchange(drafting.max_tokens, 0);
-  DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, kPlain));  // keeps what the module reads
+  DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, kPlain));  // keeps the data that the module reads
   for (int64_t drafts = 1; drafts <= most; ++drafts) {
     drafting.max_tokens = most;
     for (int run = 0; run < kRuns; ++run) DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, drafts + 1));
@@ -70,7 +70,7 @@ Status EngineImpl::MeasureDrafts() {
   if (drafting_.drafter == nullptr) return {};
   std::unique_ptr<Drafter> drafter = std::move(drafting_.drafter);
   drafting_.drafter = std::make_unique<UnheardDrafter>(*drafter);
-  drafting_.UsePolicy(0);  // all that is drafted is verified
+  drafting_.UsePolicy(0);  // verifies all drafts
   const int64_t most = drafting_.max_tokens;
   const Status status = DecodeEachWay(*this, drafting_);
   drafting_.max_tokens = most;

@@ -1,4 +1,4 @@
-// A device that has failed is closed and opened anew.
+// Closes a device that has failed and opens it again.
 #include <utility>
 
 #include "base/str.h"
@@ -24,13 +24,13 @@ void EngineImpl::CloseDevices(Status why) {
   device_round_.reset();
   decode_steps_.reset();
   ranks_.reset();
-  memory_.reset();  // sessions and snapshots that are left keep the devices open
+  memory_.reset();  // remaining sessions and snapshots keep the devices open
   closed_ = std::move(why);
 }
 
 Status EngineImpl::Restart(const ProgressFn& progress) {
   if (memory_ != nullptr && memory_.use_count() > 1) {
-    return InvalidArgument("sessions or snapshots are left that lie in the device's memory; destroy them first");
+    return InvalidArgument("sessions or snapshots still use the device's memory; destroy them first");
   }
   CloseDevices(Internal("the device is closed"));
   const Status opened = WithinThreadLimit(options_, [&] { return Reopen(progress); });
@@ -42,14 +42,13 @@ Status EngineImpl::Reopen(const ProgressFn& progress) {
   EngineOptions options = options_;
   options.progress = progress;
   DSV4_ASSIGN_OR_RETURN(Loaded loaded, LoadModel(options));
-  if (!SameModel(loaded.info, info_))
-    return DataLoss("the model's files hold another model by now; start the program again");
+  if (!SameModel(loaded.info, info_)) return DataLoss("the model's files now hold another model; restart the program");
   DSV4_RETURN_IF_ERROR(Start(std::move(loaded)));
   if (fingerprint_.empty()) return {};
   DSV4_ASSIGN_OR_RETURN(const std::string now, MakeFingerprint());
   if (now == fingerprint_) return {};
-  return DataLoss(StrCat("the model's files hold another model by now, [", now, "] in place of [", fingerprint_,
-                         "]; start the program again"));
+  return DataLoss(StrCat("the model's files now hold another model, [", now, "] instead of [", fingerprint_,
+                         "]; restart the program"));
 }
 
 }  // namespace dsv4

@@ -11,8 +11,9 @@ namespace dsv4 {
 
 namespace {
 
-// A card that is sold with so many gigabytes: its memory as drivers report it, and nominal rates, in bytes a second: of
-// that memory, and of kernels that read host memory (measured on one H200 behind PCIe 5; half behind PCIe 4).
+// A card that is sold with this many gigabytes, and its memory as drivers report it. The rates are nominal, in bytes
+// per second: reads of its memory, and reads of host memory by kernels (measured on one H200 over PCIe 5; half over
+// PCIe 4).
 struct Card {
   const char* name;
   int64_t gigabytes, mebibytes;
@@ -24,10 +25,10 @@ constexpr Card kCards[] = {
     {"RTX PRO 6000", 96, 97887, 1.79e12, kHostLinkRate}, {"H200", 141, 143771, 4.8e12, kHostLinkRate},
     {"B200", 192, 183359, 8.0e12, kHostLinkRate},
 };
-constexpr int64_t kDriverBytes = 700'000'000;  // that a GPU's driver and a program's kernels keep
-constexpr double kRanksLayer = 0.034e-3;       // seconds that a layer takes longer among ranks: two H200
-// decode of one sequence on an H200: bytes read a second, of the nominal rate; and what a layer's kernels, which wait
-// for each other, take at least, however little they read
+constexpr int64_t kDriverBytes = 700'000'000;  // reserved by a GPU's driver and a program's kernels
+constexpr double kRanksLayer = 0.034e-3;       // additional seconds per layer with several ranks: measured on two H200
+// decode of one sequence on an H200: the achieved share of the nominal read rate; and the minimum time of a layer,
+// whose kernels wait for each other, however little they read
 constexpr double kOfNominal = 0.43, kLeastLayer = 0.062e-3;
 
 CardPlan PlanCard(const EngineOptions& options, const ModelSource& source, const Card& card, int count) {

@@ -1,4 +1,4 @@
-// What GPUs of common sizes would hold of a model, and how fast that might be: extrapolated from its sizes.
+// The share of a model that fits GPUs of common sizes, and the expected speed, extrapolated from the model's sizes.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace dsv4 {
 
-// For counts of GPUs that can divide the model.
+// For each number of GPUs that can divide the model.
 std::vector<CardPlan> PlanCards(const EngineOptions& options, const ModelSource& source);
 
 }  // namespace dsv4

@@ -13,23 +13,23 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kUsualKvRoom = int64_t{2} << 30;
-constexpr int64_t kProgramBytes = int64_t{1} << 30;  // of the host, that a program takes beside pinned memory
-constexpr int kMostRounds = 8;                       // moving experts takes buffers on the device, too
+constexpr int64_t kProgramBytes = int64_t{1} << 30;  // host memory that a program needs in addition to pinned memory
+constexpr int kMostRounds = 8;                       // moving experts also needs buffers on the device
 
-// Empty where no file was named.
+// Empty: no file was named.
 Result<std::vector<uint64_t>> CountsFor(const std::string& path, const ModelFacts& facts) {
   if (path.empty()) return std::vector<uint64_t>();
   DSV4_ASSIGN_OR_RETURN(ExpertCounts counts, ReadExpertCounts(path));
   if (counts.num_layers != facts.num_layers || counts.num_experts != facts.num_experts) {
     return InvalidArgument(StrCat("--expert-counts: ", path, " counts ", counts.num_experts, " experts in ",
                                   counts.num_layers, " layers; the model has ", facts.num_experts, " in ",
-                                  facts.num_layers, "; count this model's with --count-experts"));
+                                  facts.num_layers, "; write counts of this model with --count-experts"));
   }
   return std::move(counts.chosen);
 }
 
-// Of the host's memory, with buffers and the program; 0: nothing lies there for the device. On a CPU it is all the same
-// memory.
+// Host memory for weights that the device does not hold, with buffers and the program; 0: there are no such weights. On
+// a CPU all weights are in the same memory.
 int64_t HostNeeded(const MemoryPlan& p, DeviceKind device) {
   const int64_t moved = p.host_expert_bytes + p.host_embedding_bytes;
   if (moved == 0) return 0;
@@ -37,8 +37,8 @@ int64_t HostNeeded(const MemoryPlan& p, DeviceKind device) {
          (device == DeviceKind::kCpu ? p.weight_bytes + p.widened_bytes : 0);
 }
 
-// What of the experts there has to leave for the disk. Once some have, the system's page cache has an eighth of their
-// room.
+// Bytes of experts that must stay on the disk because host memory is too small. If any experts stay there, the page
+// cache gets an eighth of the experts' memory.
 int64_t HostLacks(const MemoryPlan& p, DeviceKind device) {
   const int64_t needed = HostNeeded(p, device);
   if (p.host_available_bytes == 0 || (p.disk_bytes == 0 && needed <= p.host_available_bytes)) return 0;
@@ -46,7 +46,7 @@ int64_t HostLacks(const MemoryPlan& p, DeviceKind device) {
   return p.host_expert_bytes - (room - room / 8);
 }
 
-// Of all ranks that share the device.
+// KV bytes for all ranks that share the device.
 int64_t RoomBeside(const EngineOptions& options, const ModelFacts& facts, const MemoryPlan& p) {
   return p.ranks * KvRoom(options, facts, p.available_bytes / p.ranks);
 }
@@ -63,18 +63,19 @@ int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t av
 Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Device& device, const RankPlaces& places,
                     MemoryPlan* plan) {
   const ModelFacts& facts = source.facts();
-  // Read in any case: a file that is not this model's is a mistake, whether or not it is needed.
+  // Reads the file even if it is not needed: a file of another model is a mistake.
   DSV4_ASSIGN_OR_RETURN(const std::vector<uint64_t> counts, CountsFor(options.offload.expert_counts, facts));
   const bool on_host = device.kind() == DeviceKind::kCpu;
   const int64_t slots = options.offload.expert_slots > 0 ? options.offload.expert_slots : facts.num_experts;
   const bool limited = slots < facts.num_experts;
-  if (on_host && options.offload.gpu_memory == 0 && !limited) return {};  // all of its memory is the host's
+  if (on_host && options.offload.gpu_memory == 0 && !limited) return {};  // all of its memory is host memory
   const int64_t page = plan->ranks * MakeKvLayout(facts.kv).page_bytes;
   const int64_t room = RoomBeside(options, facts, *plan);
   if (Fits(*plan, options.offload.kv_room > 0 ? room : page) && !limited) return {};
-  // Ranks that share a GPU move their slices of an expert all at once.
+  // Ranks that share a GPU move all their slices of an expert together.
   const int64_t shares = on_host ? 1 : plan->ranks;
-  const int64_t copies = on_host ? 1 : places.count;  // each rank has its slices of an expert on the host, or the disk
+  // each rank has its slices of an expert in host memory or on the disk
+  const int64_t copies = on_host ? 1 : places.count;
   int64_t bytes = 0, disk_bytes = 0;
   for (int round = 0; round < kMostRounds; ++round) {
     const bool fits = Fits(*plan, room);
@@ -92,23 +93,22 @@ Status CheckKvRoom(const EngineOptions& options, const ModelFacts& facts, const 
   if (options.offload.kv_room == 0 || (device == DeviceKind::kCpu && options.offload.gpu_memory == 0)) return {};
   const int64_t room = RoomBeside(options, facts, p), needed = NeededBytes(p, 0);
   if (Fits(p, room)) return {};
-  return ResourceExhausted(StrCat("no ", room, " bytes for KV on ", PlaceOf(p),
-                                  ", which --kv-room asks for, or --kv-budget of ", "serve: ", p.available_bytes,
-                                  " are free, and what cannot leave for the host's memory takes ", needed, "; ask for ",
-                                  (p.available_bytes - needed) / p.ranks, " at most"));
+  return ResourceExhausted(StrCat(PlaceOf(p), " has no ", room,
+                                  " bytes for KV, as --kv-room or serve's --kv-budget requires: ", p.available_bytes,
+                                  " are free, and data that cannot move to host memory takes ", needed,
+                                  "; request at most ", (p.available_bytes - needed) / p.ranks));
 }
 
 Status CheckHost(const MemoryPlan& p, DeviceKind device, bool from_files) {
   const int64_t needed = HostNeeded(p, device);
   if (p.host_available_bytes == 0 || needed <= p.host_available_bytes) return {};
   const bool could_be_on_disk = device != DeviceKind::kCpu && !from_files;
-  const char* or_else = could_be_on_disk ? ", or load a checkpoint: its experts may stay on the disk" : "";
+  const char* or_else = could_be_on_disk ? "lower --kv-room, or load a checkpoint, whose experts may stay on the disk"
+                                         : "or lower --kv-room";
   return ResourceExhausted(
-      StrCat("weights that do not fit ", PlaceOf(p), " take ", p.host_expert_bytes + p.host_embedding_bytes,
-             " bytes of the host's memory, with buffers and the program ", needed, "; ", p.host_available_bytes,
-             " are available; close other programs, raise --host-memory where it is given, use more GPUs, leave less "
-             "free for KV (--kv-room)",
-             or_else));
+      StrCat("the weights that do not fit ", PlaceOf(p), " take ", p.host_expert_bytes + p.host_embedding_bytes,
+             " bytes of host memory, with buffers and the program ", needed, "; ", p.host_available_bytes,
+             " are available; close other programs, raise --host-memory if it is set, use more GPUs, ", or_else));
 }
 
 }  // namespace dsv4

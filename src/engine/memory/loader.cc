@@ -18,12 +18,10 @@ Speculate DrafterOf(const EngineOptions& options, DraftModule found) {
   return options.drafts.speculate == Speculate::kOff ? Speculate::kOff : Speculate::kLookup;
 }
 
-// What to do where the model does not fit: of a synthetic one, take as many layers as do.
+// The remedy if the model does not fit. For a synthetic model: the largest number of layers that fits.
 std::string Remedy(EngineOptions options, const Device& device, const RankPlaces& places, int64_t num_layers,
                    int64_t page_bytes) {
-  const std::string limit = options.offload.gpu_memory > 0
-                                ? "raise --gpu-memory, a number of bytes (80G for 80 GiB), or "
-                                : "";
+  const std::string limit = options.offload.gpu_memory > 0 ? "raise --gpu-memory (in bytes; 80G is 80 GiB), or " : "";
   if (options.synthetic.shape.empty())
     return limit + "use a smaller --prefill-chunk, close other programs, or use --device cpu";
   int64_t& layers = options.synthetic.num_layers;
@@ -35,14 +33,14 @@ std::string Remedy(EngineOptions options, const Device& device, const RankPlaces
   return limit + "use a smaller --prefill-chunk or close other programs";
 }
 
-// On a CPU files that do not fit are read as their pages are needed; memory of a GPU, or for made weights, must be
-// there.
+// On a CPU, files that do not fit are read page by page on demand. Memory of a GPU, or for synthetic weights, must be
+// available.
 Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device,
                  const RankPlaces& places, const MemoryPlan& plan) {
   if (options.ranks.invariant && !plan.experts_on_host.empty()) {
     return Unsupported(StrCat("the model's experts do not all fit ", PlaceOf(plan),
-                              ", and those of the host's memory do "
-                              "not come in slices; use more GPUs, or leave --rank-invariant out"));
+                              ", and --rank-invariant "
+                              "supports none in host memory; use more GPUs, or remove it"));
   }
   if (device.kind() == DeviceKind::kCpu && options.synthetic.shape.empty()) return {};
   const ModelFacts& facts = source.facts();
@@ -102,13 +100,13 @@ Result<Loaded> LoadModel(const EngineOptions& options) {
   out.info.drafter = DrafterOf(options, out.models.front()->draft().module);
   const bool away = plan.host_expert_bytes > 0 || !plan.experts_on_disk.empty();
   if ((options.count_experts || away) && !out.models.front()->CountExperts(device))
-    return ResourceExhausted(StrCat("no memory on ", device.place(), " for counters of experts; free some"));
+    return ResourceExhausted(StrCat("no memory on ", device.place(), " for counters of experts; close other programs"));
   out.experts_on_host = plan.host_expert_bytes > 0;
   out.waits_for_choices = WaitsForChoices(options, plan.experts_on_host, plan.experts_on_disk);
   for (size_t r = 0; r < out.models.size() && away; ++r) {
     if (!out.models[r]->UseHostExperts(*out.devices[r], {options.offload.expert_compute, pool.get()}))
       return ResourceExhausted(StrCat("no memory on ", out.devices[r]->place(),
-                                      " for places of experts of the disk or the host; free some"));
+                                      " for the cache of offloaded experts; close other programs"));
   }
   return out;
 }

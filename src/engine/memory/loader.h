@@ -1,4 +1,4 @@
-// From options to a model in memory: devices, plan, weights.
+// Loads a model from options: devices, memory plan, weights.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace dsv4 {
 
-// A device and a part of the model for each rank; `exchange` is null for one.
+// One device and one part of the model per rank; `exchange` is null for one rank.
 struct Loaded {
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<LoadedModel>> models;
@@ -20,14 +20,14 @@ struct Loaded {
   RankPlaces places;
   ModelInfo info;
   LoadTimes times;
-  DeviceFault fault;  // that the environment asks for
+  DeviceFault fault;  // requested by the environment
   bool experts_on_host = false, waits_for_choices = false;
 };
 
-// Errors as of Engine::Load; nothing is allocated before the plan is known to fit.
+// Errors as in Engine::Load. Nothing is allocated before the plan is known to fit.
 Result<Loaded> LoadModel(const EngineOptions& options);
 
-// Of `count` ranks.
+// `count`: the number of ranks.
 ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int count);
 
 }  // namespace dsv4

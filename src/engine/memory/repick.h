@@ -1,5 +1,5 @@
-// Which experts a device holds follows what tokens choose: every so often those of the host that were chosen much
-// lately change places with those of the device that were not, beside the steps (docs/offload.md). Bits stay the same.
+// Adapts the experts on a device to the tokens' choices. At intervals, experts in host memory that were chosen often
+// recently swap with experts on the device that were not, while steps run (docs/offload.md). Bits do not change.
 #pragma once
 
 #include <chrono>
@@ -14,19 +14,19 @@ class Repicker {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kEvery{50};
-  static constexpr std::chrono::seconds kHalfLife{5};  // after which a choice counts half
+  static constexpr std::chrono::seconds kHalfLife{5};  // after this time a choice counts half
 
-  // Where some experts are on the host.
+  // Call if some experts are on the host.
   void TurnOn() {
-    *this = {};  // a model that was loaded anew counts anew
+    *this = {};  // a model that was loaded again starts with new counts
     on_ = true;
   }
 
-  // Between steps, some of which may be queued on the ranks, while none of them is queueing one. Waits for nothing.
+  // Call between steps. Steps may be queued on the ranks, but no rank may be queueing one. Does not wait.
   void Look(Ranks& ranks, Clock::time_point now = Clock::now());
 
  private:
-  enum class State : uint8_t { kIdle, kAsked, kMoving };  // asked: for counts
+  enum class State : uint8_t { kIdle, kAsked, kMoving };  // kAsked: counts are requested
 
   void Choose(Ranks& ranks, Clock::time_point now);
 
@@ -34,7 +34,7 @@ class Repicker {
   State state_ = State::kIdle;
   Clock::time_point next_, last_;
   std::vector<uint64_t> seen_;  // counts of the last look
-  std::vector<double> lately_;  // choices, those of before less and less
+  std::vector<double> lately_;  // recent choices; older ones count less and less
 };
 
 }  // namespace dsv4

@@ -8,9 +8,9 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kSampleBytes = 256;
-constexpr int64_t kBatch = 4096;  // samples that are under way together: a wait for each would take seconds on a GPU
+constexpr int64_t kBatch = 4096;  // samples in flight together: a wait for each would take seconds on a GPU
 
-// Samples on their way from the device. Their digest is that of one after the other.
+// Samples in flight from the device. Their digest does not depend on the batches.
 class Samples {
  public:
   explicit Samples(Device& device) : device_(device), ok_(staged_.Allocate(device, kBatch * kSampleBytes)) {}

@@ -1,4 +1,4 @@
-// Whether two models have the same weights, told from samples of every tensor.
+// Detects whether two models have the same weights, from samples of every tensor.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace dsv4 {
 
-// Anything's 64-bit digest (FNV-1a), piece by piece.
+// A 64-bit digest of any data (FNV-1a), piece by piece.
 inline constexpr uint64_t kDigestBegin = 0xCBF29CE484222325u;
 void AddToDigest(uint64_t* digest, const void* data, int64_t bytes);
 
-// Of the sizes of all codes, scales and vectors, each expert's included, of their global scales, and of 256 bytes at
-// two places of each. A weight that differs elsewhere alone goes unnoticed. Errors: kResourceExhausted, the device's.
-// slice: of one of LoadedModel::num_slices; -1: of the weights that are in none.
+// A digest of the sizes of all codes, scales and vectors, each expert's included, of their global scales, and of 256
+// bytes at two places of each. A difference only elsewhere is not detected. Errors: kResourceExhausted, the device's.
+// slice: of one of LoadedModel::num_slices; -1: of the weights that are not sliced.
 Result<uint64_t> WeightDigest(const LoadedModel& model, Device& device, int slice = -1);
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-// A thread for each rank of an engine: the caller is rank 0's, so that one rank needs no thread and no waiting.
+// One thread per rank of an engine. The caller runs rank 0, so that one rank needs no thread and no waiting.
 #pragma once
 
 #include <condition_variable>
@@ -14,21 +14,22 @@ namespace dsv4 {
 
 class RankThreads {
  public:
-  explicit RankThreads(int count);  // throws std::system_error where the system has no more threads
+  explicit RankThreads(int count);  // throws std::system_error if the system has no more threads
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
 
   int count() const { return static_cast<int>(statuses_.size()); }
 
-  // Calls job(rank) on every rank's thread at once and returns when all have ended: the first rank's error, if any.
-  // What a job throws is its status: std::bad_alloc kResourceExhausted, anything else kInternal. `failed` hears of a
-  // rank's error on its thread at once, while others may wait for that rank, and does not throw. Not reentrant.
+  // Calls job(rank) on every rank's thread at once and returns when all have ended, with the first rank's error, if
+  // any. An exception becomes the rank's status: std::bad_alloc kResourceExhausted, any other kInternal. `failed` is
+  // called with a rank's error on its thread at once, while others may wait for that rank; it must not throw. Not
+  // reentrant.
   Status Run(const std::function<Status(int rank)>& job,
              const std::function<void(int rank, const Status& why)>& failed = {});
 
  private:
-  // Without its threads: where starting one throws, the destructor ends the others.
+  // Starts no threads. If starting one throws, the destructor ends the others.
   enum class Idle : bool { kYes };
   RankThreads(int count, Idle);
   void Work(int rank);
@@ -38,11 +39,11 @@ class RankThreads {
   std::condition_variable begin_, end_;
   const std::function<Status(int)>* job_ = nullptr;
   const std::function<void(int, const Status&)>* failed_ = nullptr;
-  uint64_t generation_ = 0;  // one more for every job
+  uint64_t generation_ = 0;  // incremented for every job
   int running_ = 0;
   bool stop_ = false;
-  std::vector<Status> statuses_;   // one a rank, its own while a job runs
-  std::vector<Status> no_memory_;  // what becomes of one whose memory has run out; made beforehand
+  std::vector<Status> statuses_;   // one per rank; only its thread uses it while a job runs
+  std::vector<Status> no_memory_;  // the statuses of ranks whose memory ran out; made in advance
   std::vector<std::thread> threads_;
 };
 

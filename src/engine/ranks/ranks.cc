@@ -26,7 +26,8 @@ Status Ranks::status() const {
   if (exchange_ == nullptr) return leader().device().status();
   for (int r = 0; r < count(); ++r) {
     const Status failed = runner(r).device().status();
-    if (!failed.ok()) exchange_->FailRank(r, failed);  // before the exchange blames it for what it did not send
+    // before the exchange blames this rank for data that it did not send
+    if (!failed.ok()) exchange_->FailRank(r, failed);
   }
   return exchange_->status();
 }
@@ -65,12 +66,12 @@ Status Ranks::RunRecorded(const std::function<bool(int)>& records, const std::fu
 Status Ranks::Run(const std::function<Status(int)>& job) {
   if (count() == 1) return job(0);
   const auto on_rank = [&](int r) {
-    // the caller uses the leader's
+    // the caller of Run has a PoolUse of the leader's pool
     const PoolUse use(r == 0 ? nullptr : ranks_[static_cast<size_t>(r)].pool.get());
     runner(r).device().Bind();
     return job(r);
   };
-  // By reference: functions of so few words allocate nothing.
+  // By reference, so that std::function allocates nothing.
   const Status ran = threads_.Run(std::cref(on_rank),
                                   [this](int r, const Status& why) { exchange_->FailRank(r, why, /*in_pass=*/true); });
   const Status exchanged = exchange_->status();
@@ -85,7 +86,7 @@ Result<std::span<const int32_t>> Ranks::WaitForSame(const std::function<Result<s
     if (mine.ok()) {
       results[static_cast<size_t>(r)] = *mine;
     } else {
-      Fail(r, mine.status());  // before status() blames it for what it did not send
+      Fail(r, mine.status());  // before status() blames this rank for data that it did not send
     }
   }
   DSV4_RETURN_IF_ERROR(status());
@@ -94,7 +95,7 @@ Result<std::span<const int32_t>> Ranks::WaitForSame(const std::function<Result<s
     DSV4_CHECK(mine.size() == results[0].size());
     const auto [want, got] = std::mismatch(results[0].begin(), results[0].end(), mine.begin());
     if (want == results[0].end()) continue;
-    Fail(r, Internal(StrCat("its step gave ", *got, " where rank 0's gave ", *want, "; please report this")));
+    Fail(r, Internal(StrCat("its step returned ", *got, " and rank 0's returned ", *want, "; please report this")));
     return status();
   }
   return results[0];

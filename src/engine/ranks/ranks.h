@@ -1,5 +1,5 @@
-// All ranks of an engine. The leader - the caller's thread - decides what a step holds; every rank executes it on a
-// thread of its own. With one rank there is one runner and nothing else.
+// All ranks of an engine. The leader, which is the caller's thread, decides the contents of a step. Every rank executes
+// it on its own thread. With one rank there is one runner and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace dsv4 {
 
 class Ranks {
  public:
-  // What one rank works with; the runner's device outlives it.
+  // The objects of one rank; the runner's device outlives the runner.
   struct Rank {
     std::unique_ptr<ThreadPool> pool;
     std::unique_ptr<Runner> runner;
@@ -29,59 +29,58 @@ class Ranks {
   Ranks(std::vector<Rank> ranks, std::unique_ptr<Exchange> exchange);
 
   int count() const { return static_cast<int>(ranks_.size()); }
-  Runner& leader() const { return *ranks_.front().runner; }  // whose logits are everybody's
+  Runner& leader() const { return *ranks_.front().runner; }  // its logits are used; the other ranks compute the same
   Runner& runner(int rank) const { return *ranks_[static_cast<size_t>(rank)].runner; }
   std::span<Recordings* const> recordings() const { return recordings_; }  // of every rank
   ThreadPool& leader_pool() const { return *ranks_.front().pool; }
 
-  // OK until a device has failed, or ranks have lost each other; then what happened, and to which rank,
-  // for good.
+  // OK until a device fails or ranks lose each other. Afterwards the cause and the rank, permanently.
   Status status() const;
 
   // Runner::Reserve on every rank. Throws std::bad_alloc.
   void Reserve(int64_t max_tokens, int64_t max_rows);
 
-  // Queues the pass on every rank; with several it has run when this returns. `take` gets the leader's logits
-  // (Runner::Forward). `step` holds the leader's views of
-  // sequences, caches[s] those of all ranks. After an error of one rank the others do not wait for it, and status()
-  // tells.
+  // Queues the pass on every rank; with several ranks, returns when it has run. `take` gets the leader's logits
+  // (Runner::Forward). `step` has the leader's views of sequences; caches[s] has the caches of all ranks. After an
+  // error of one rank the others do not wait for it, and status() reports it.
   Status Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches, const TakeLogits& take);
 
-  // A pass of the model's draft module on every rank, of one row a sequence (LoadedModel::Draft): its logits [S, V] and
-  // confidences [S]. Reserve has made room.
+  // Runs a pass of the model's draft module on every rank, with one row per sequence (LoadedModel::Draft). Returns its
+  // logits [S, V] and confidences [S]. Requires: Reserve has allocated the memory.
   Status Draft(const Step& step, int64_t place, std::span<RankCaches* const> caches, std::vector<float>* logits,
                std::vector<float>* confidence);
 
-  // The parts of Forward, for steps that the ranks repeat. Gives the ranks their views of a step's sequences; nothing
-  // is queued on any rank. Then rank r's step, where `step` is the leader's; good until the next GiveViews.
+  // The parts of Forward, for steps that the ranks repeat. GiveViews gives the ranks their views of a step's sequences
+  // and queues nothing. StepOf then returns rank r's step, where `step` is the leader's; valid until the next
+  // GiveViews.
   Status GiveViews(const Step& step, std::span<RankCaches* const> caches);
   const Step& StepOf(int rank, const Step& step) const { return rank == 0 ? step : steps_[static_cast<size_t>(rank)]; }
-  // Whether a rank would record the pass first (Runner::RecordsNext): then all prepare before one of them launches it.
+  // Whether a rank would record the pass first (Runner::RecordsNext). All ranks then prepare before one launches it.
   bool RecordsNext(const Step& step, Regime rows) const;
-  // Calls job(rank) on every rank's thread and waits for all: the first error, or what the exchange failed with.
+  // Calls job(rank) on every rank's thread and waits for all. Returns the exchange's failure, or else the first error.
   Status Run(const std::function<Status(int rank)>& job);
-  // Run of what each rank records before it repeats it. Recordings of all ranks are made before one is launched:
-  // prepare(rank) for each, where records(rank) of any. A job that only queues ends with its device's status: one that
-  // is known to have failed sends nothing, and so the others hear of it at once.
+  // Run for steps that each rank records and repeats. All ranks make their recordings before one is launched: if
+  // records(rank) is true for any rank, prepare(rank) runs on each. A job that only queues must return its device's
+  // status: a failed device sends nothing, and this way the other ranks know at once.
   Status RunRecorded(const std::function<bool(int rank)>& records, const std::function<void(int rank)>& prepare,
                      const std::function<Status(int rank)>& job);
-  // What every rank made of a step, waited for by wait(rank): the same on all. Rank 0's. An error of one rank, or other
-  // numbers than rank 0's, are for good.
+  // Waits with wait(rank) for every rank's result of a step, and returns rank 0's. All must be equal. An error of one
+  // rank, or a result that differs from rank 0's, is permanent.
   Result<std::span<const int32_t>> WaitForSame(const std::function<Result<std::span<const int32_t>>(int rank)>& wait);
-  // Waits for what is queued, whatever its errors.
+  // Waits for the queued work and ignores its errors.
   void Synchronize();
-  // A rank is lost: the others stop waiting for it, status() tells.
+  // Reports that a rank is lost: the others stop waiting for it, and status() reports it.
   void Fail(int rank, const Status& why) { exchange_->FailRank(rank, why); }
 
-  // Of all ranks.
+  // The sum over all ranks.
   double StepBytes(int64_t batch, int64_t context) const;
 
  private:
   std::vector<Rank> ranks_;
   std::vector<Recordings*> recordings_;
-  std::vector<Step> steps_;  // the step with each rank's views; the leader's is the caller's
+  std::vector<Step> steps_;  // the step with each rank's views; the leader uses the caller's
   std::unique_ptr<Exchange> exchange_;
-  RankThreads threads_;  // last: ends before what its jobs use
+  RankThreads threads_;  // last: its destructor ends the threads before the data that their jobs use
 };
 
 }  // namespace dsv4

@@ -33,7 +33,7 @@ void Recordings::Prepare(const RepeatedStep& step, const std::function<void()>& 
 }
 
 void Recordings::Record(Entry& entry, const std::function<void()>& work) {
-  // What one leaves the driver gives to the next, so one for one holds the share.
+  // The driver reuses the memory of a destroyed recording, so one out for one in keeps within the limit.
   if (bytes_ >= max_bytes_) EvictOldest();
   const int64_t before = device_.free_bytes();
   entry.recording = device_.Record(work);

@@ -12,7 +12,7 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kTileTokens = 8;  // from here on AMX tiles are faster than AVX-512 (docs/cpu.md)
+constexpr int64_t kTileTokens = 8;  // from this number of tokens AMX tiles are faster than AVX-512 (docs/cpu.md)
 
 }  // namespace
 
@@ -22,7 +22,7 @@ Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> mo
       model_(std::move(model)),
       amx_(options.amx),
       regimes_(options),
-      // Recordings name addresses: on a device the buffers have their largest size from the beginning.
+      // Recordings contain addresses, so on a device the buffers have their largest size from the beginning.
       least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)),
       least_rows_(on_host() ? 1 : MostStepRows(options)),
       ctx_(device.Context(&pool, options.reference_ops)),
@@ -30,7 +30,7 @@ Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> mo
       recordings_(device, recording_bytes),
       idle_rows_(device, IdleRows::Bytes(model_->kv_layout())) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
-  device_.Bind();  // kernels are asked for their limits
+  device_.Bind();  // planning queries the limits of kernels
   model_->Plan(ctx_);
 }
 

@@ -9,7 +9,7 @@ namespace dsv4 {
 
 namespace {
 
-// Where the arrays of a step of that size begin, and how long all are. At most one sequence a token.
+// The offsets of the arrays of a step of that size, and their total length. At most one sequence per token.
 struct Places {
   int64_t positions, tokens, sequence_of, sequences, rows, bytes = 0;
 

@@ -1,4 +1,4 @@
-// A step's arrays where the device's kernels read them.
+// A step's arrays in memory that the device's kernels read.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@
 
 namespace dsv4 {
 
-// On the host a step's own vectors serve. On a device the arrays lie at fixed addresses, and one copy brings a step
-// there. Steps of up to kSmallStep tokens share a small block, so that a decode step copies little, at addresses that
-// never change: recordings may name them.
+// On the host, these are the step's own vectors. On a device, the arrays have fixed addresses, and one copy uploads a
+// step. Steps of up to kSmallStep tokens share a small block, so that a decode step copies little. Its addresses never
+// change, so recordings may contain them.
 class StepBuffers {
  public:
   static constexpr int64_t kSmallStep = 128;
 
   explicit StepBuffers(Device& device) : device_(device) {}
 
-  // Of the device's memory, after Reserve(max_tokens).
+  // Bytes of device memory after Reserve(max_tokens).
   static int64_t Bytes(int64_t max_tokens);
 
-  // Room for steps of that size, every row with logits. Throws std::bad_alloc.
+  // Allocates memory for steps of that size, with logits of every row. Throws std::bad_alloc.
   void Reserve(int64_t max_tokens);
 
-  // The view of `step`, which must outlive it on the host.
+  // Returns the view of `step`. On the host, `step` must outlive the view.
   StepView Place(const Step& step);
 
  private:

@@ -1,8 +1,8 @@
-// Sampler: see dsv4/sampling.h for what each parameter means and in which order they work.
+// Sampler: dsv4/sampling.h defines each parameter and the order in which they apply.
 //
-// Chances are whole numbers, so that sums of them are exact, and every random number is a function of (seed, number of
-// the output token, token): a choice depends on nothing but the logits, the parameters and the tokens before it.
-// Masses, cuts and the draw are those of ops/sample, bit for bit.
+// Probabilities are integers, so that their sums are exact. Every random number is a function of (seed, number of the
+// output token, token). So a choice depends only on the logits, the parameters and the previous tokens. Masses,
+// thresholds and the draw have the same bits as in ops/sample.
 #include "dsv4/sampling.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ Status FieldError(const char* field, auto value, const char* accepted) {
   return InvalidArgument(StrCat(field, " is ", value, "; accepted: ", accepted));
 }
 
-// The largest value, in a fixed number of lanes so that the loop vectorises. NaN: *has_nan.
+// The largest value, computed in a fixed number of lanes so that the loop is vectorised. NaN: sets *has_nan.
 float Largest(std::span<const float> values, bool* has_nan) {
   constexpr size_t kLanes = 16;
   std::array<float, kLanes> lanes;
@@ -72,7 +72,7 @@ void Softmax(std::span<const float> logits, float largest, double temperature, s
   for (; i < logits.size(); ++i) weights[i] = sample::ExpNonPositive(sample::Exponent(logits[i], largest, inverse));
 }
 
-// What the weights are as whole numbers.
+// The weights as integers.
 void Masses(const std::vector<double>& weights, std::vector<uint64_t>& masses) {
   masses.resize(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) masses[i] = sample::MassOfWeight(weights[i]);
@@ -96,7 +96,7 @@ double Sum(const std::vector<double>& weights) {
   return sum;
 }
 
-// Whether token a comes before b: the larger logit first; ties: the lower id.
+// Whether token a precedes b: the larger logit first; ties: the lower id.
 auto MoreLikely(std::span<const float> logits) {
   return [logits](TokenId a, TokenId b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
 }
@@ -109,7 +109,7 @@ void MostLikely(std::span<const float> logits, int64_t n, std::vector<TokenId>& 
   ids.clear();
   if (n <= 0) return;
   if (n <= 1024) {
-    // A heap with the least likely of the kept on top. Ids come in ascending order, so a tie never enters.
+    // A heap with the least likely kept token on top. Ids ascend, so a tie never enters.
     ids.reserve(n);
     for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<TokenId>(i));
     std::make_heap(ids.begin(), ids.end(), before);
@@ -178,7 +178,7 @@ void SamplerImpl::MarkSeen(TokenId id) {
   if (output_count_.empty()) {
     output_count_.resize(vocab_size_);
     is_seen_.resize(vocab_size_);
-    seen_.reserve(vocab_size_);  // a draw allocates nothing
+    seen_.reserve(vocab_size_);  // so that a draw allocates nothing
   }
   if (!is_seen_[id]) {
     is_seen_[id] = true;
@@ -198,12 +198,12 @@ void SamplerImpl::TakeBack(std::span<const TokenId> drawn, size_t num_seen) {
   num_outputs_ -= drawn.size();
 }
 
-// adjusted_ = logits with bias and penalties, each token's computed in float64 and rounded once.
+// adjusted_ = logits with bias and penalties; each is computed in float64 and rounded once.
 void SamplerImpl::Adjust(std::span<const float> logits, std::span<const uint32_t> allowed) {
   adjusted_.assign(logits.begin(), logits.end());
   for (const auto& [id, bias] : params_.logit_bias) {
     if (bias == kNegativeInfinity || adjusted_[id] == kNegativeInfinity) {
-      adjusted_[id] = kNegativeInfinity;  // also of +inf, where the sum would be NaN
+      adjusted_[id] = kNegativeInfinity;  // also for +inf, for which the sum would be NaN
     } else {
       adjusted_[id] += bias;
     }
@@ -269,8 +269,8 @@ void SamplerImpl::CutMinP() {
   }
 }
 
-// Sets the masses of what top_p drops to 0, without a sort of the vocabulary: tokens are binned by their distance
-// from the largest logit, and only the bin in which the sum reaches top_p is sorted.
+// Sets the masses of the tokens that top_p removes to 0, without sorting the vocabulary. Tokens are binned by their
+// distance from the largest logit; only the bin in which the sum reaches top_p is sorted.
 void SamplerImpl::CutTopP(float largest) {
   constexpr int kBins = 1024;
   constexpr double kBinsPerUnit = 32;
@@ -314,7 +314,7 @@ void SamplerImpl::AddLogprobs(std::span<const float> logits, float largest, Samp
 }
 
 Status ValidateSampling(const SamplingParams& params, int64_t vocab_size) {
-  // Written so that NaN fails every comparison.
+  // NaN fails every comparison.
   if (!(params.temperature >= 0 && std::isfinite(params.temperature))) {
     return FieldError("temperature", params.temperature, "0 (greedy) or a positive number");
   }

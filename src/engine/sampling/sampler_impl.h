@@ -1,4 +1,4 @@
-// Behind dsv4/sampling.h: the sampler on the host, and what Decode needs to let a device draw in its place.
+// Implementation of dsv4/sampling.h: the sampler on the host, and the state that a device needs to draw instead.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,7 @@
 
 namespace dsv4 {
 
-inline constexpr char
-    kBannedAll[] = "logit_bias, or what the output must be, bans every token that is left; allow at least one";
+inline constexpr char kBannedAll[] = "logit_bias and the output format ban every remaining token; allow at least one";
 
 class SamplerImpl : public Sampler {
  public:
@@ -30,16 +29,16 @@ class SamplerImpl : public Sampler {
   bool is_seen(TokenId id) const { return !is_seen_.empty() && is_seen_[static_cast<size_t>(id)]; }
   int64_t output_count(TokenId id) const { return output_count_.empty() ? 0 : output_count_[static_cast<size_t>(id)]; }
 
-  // A token that was drawn elsewhere with this sampler's parameters and state.
+  // Records a token that was drawn elsewhere with this sampler's parameters and state.
   void Count(TokenId id);
-  // The tokens drawn or counted since `num_seen` was num_seen() turn out to be none.
+  // Removes the tokens that were drawn or counted since num_seen() returned `num_seen`.
   size_t num_seen() const { return seen_.size(); }
   void TakeBack(std::span<const TokenId> drawn, size_t num_seen);
 
  private:
   static Status NanError(std::span<const float> logits);
   void MarkSeen(TokenId id);
-  // adjusted_ = logits with bias and penalties, and without what is not allowed
+  // adjusted_ = logits with bias and penalties; tokens that are not allowed become -inf
   void Adjust(std::span<const float> logits, std::span<const uint32_t> allowed);
   TokenId FirstEqual(float value) const;
   TokenId DrawOne(float largest);
@@ -59,7 +58,7 @@ class SamplerImpl : public Sampler {
   std::vector<float> kept_logits_;  // [top_k]
   std::vector<double> weights_;     // [V] or [top_k]
   std::vector<uint64_t> masses_;    // of weights_
-  std::vector<TokenId> ids_;        // of what is sorted
+  std::vector<TokenId> ids_;        // of the values that are sorted
 };
 
 }  // namespace dsv4

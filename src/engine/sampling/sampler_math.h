@@ -1,6 +1,6 @@
-// exp for the sampler, two at a time. libm's exp rounds differently from one C library and one CPU to the next (it
-// picks FMA code at run time), which can move a draw to the neighbouring token. This one is a fixed sequence of IEEE
-// additions and multiplications: the same bits everywhere.
+// exp for the sampler, two values at a time. libm's exp rounds differently between C libraries and CPUs (it selects FMA
+// code at run time), which can move a draw to the next token. This one is a fixed sequence of IEEE additions and
+// multiplications, so it has the same bits everywhere.
 #pragma once
 
 #include <bit>
@@ -8,17 +8,17 @@
 
 namespace dsv4::internal {
 
-// Two at a time: a register of every processor that has vectors.
+// Two values fill a register of every processor with vectors.
 typedef double Double2 __attribute__((vector_size(16)));
 typedef uint64_t Bits2 __attribute__((vector_size(16)));
 
-// e^x for x <= 0, relative error below 2e-15; exactly 0 below -708 (e^-708 is the smallest normal double, about). The
-// bits of sample::ExpNonPositive (base/sample_math.h).
+// e^x for x <= 0, relative error below 2e-15; exactly 0 below -708 (e^-708 is close to the smallest normal double). The
+// same bits as sample::ExpNonPositive (base/sample_math.h).
 inline Double2 ExpNonPositive(Double2 x) {
   constexpr double kLog2E = 1.4426950408889634;
   constexpr double kLn2High = 6.93147180369123816490e-01;  // 32 significant bits: n * kLn2High is exact
   constexpr double kLn2Low = 1.90821492927058770002e-10;
-  constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer, held in the low bits
+  constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer in the low bits
   const Double2 clamped = x < -708.0 ? Double2{} - 708.0 : x;
   const Double2 shifted = clamped * kLog2E + kRound;
   const Double2 n = shifted - kRound;

@@ -12,12 +12,12 @@ namespace {
 
 constexpr size_t kRaceBlock = 64;
 
-// -ln u >= 1 - u: a token for which this holds is too late, told without a logarithm.
+// -ln u >= 1 - u: if this holds, the token is too late, without computing a logarithm.
 inline bool IsLate(double u, uint64_t mass, double least) {
   return (1 - u) * (1 - 1e-12) > least * static_cast<double>(static_cast<int64_t>(mass));
 }
 
-// How many of the kRaceBlock tokens from id `first` on may be in time.
+// How many of the kRaceBlock tokens beginning with id `first` may be in time.
 DSV4_VECTOR_CLONES size_t CountEarly(const uint64_t* masses, uint64_t draw, size_t first, double least) {
   size_t early = 0;
   for (size_t i = 0; i < kRaceBlock; ++i) {

@@ -1,4 +1,4 @@
-// What samplers on a device read of sequences besides parameters: counts of penalties and biases. Of one device.
+// The per-sequence data that samplers on one device read in addition to parameters: counts for penalties, and biases.
 #pragma once
 
 #include <cstddef>
@@ -16,20 +16,20 @@ class SamplerTables {
  public:
   static constexpr int64_t kMaxSequences = StepBuffers::kSmallStep;
 
-  // Ids that a sequence's sampler may bias; those with more are drawn for on the host.
+  // Limit for the biased ids of a sequence's sampler. A sampler with more is drawn on the host.
   static constexpr size_t kMaxBiased = 1024;
 
-  // Of the device's memory, after Reserve.
+  // Bytes of device memory after Reserve.
   static int64_t Bytes(int64_t vocab_size);
 
   // `device` outlives the tables.
   SamplerTables(Device& device, int64_t vocab_size) : device_(device), vocab_size_(vocab_size) {}
 
-  // Takes all memory that samplers may ask for. Errors: kResourceExhausted; the next call takes what is missing.
+  // Allocates all memory that samplers may need. Errors: kResourceExhausted; the next call allocates the missing part.
   Status Reserve();
 
-  // Brings what `sampler` holds to place `i`, below kMaxSequences: the row that draws its next token (ops/sample).
-  // There is room.
+  // Uploads the data of `sampler` to place `i`, below kMaxSequences. Returns the row that draws its next token
+  // (ops/sample). Requires Reserve.
   SampleRow Place(size_t i, const SamplerImpl& sampler);
 
  private:
@@ -38,16 +38,16 @@ class SamplerTables {
 
   Device& device_;
   const int64_t vocab_size_;
-  // Each for kMaxSequences: u16 [2, V] of the prompt and of the output; i32 and f32 [kMaxBiased].
+  // Each for kMaxSequences: u16 [2, V] counts in the prompt and in the output; i32 and f32 [kMaxBiased].
   DeviceBuffer counts_, bias_;
 };
 
-// Whether a device could draw: `id` as ops/sample has it.
+// Error if the device could not draw; `id` as ops/sample returns it.
 Status CheckDrawn(int32_t id);
 
-// The row that draws as `sampler` would, but for its counts and biases.
+// The row that draws as `sampler` would, without counts and biases.
 SampleRow RowOf(const SamplerImpl& sampler, int64_t vocab_size);
-// The row of a draft: with the same random number and cuts, without penalties, which would need what the host has.
+// The row of a draft: the same random number and thresholds, no penalties, because these need data of the host.
 SampleRow DraftRowOf(const SamplerImpl& sampler, int64_t vocab_size);
 
 }  // namespace dsv4

@@ -9,9 +9,9 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kStagedBytes = int64_t{32} << 20;  // of a rank, or a sequence's fixed rows where those are more
+constexpr int64_t kStagedBytes = int64_t{32} << 20;  // per rank; or a sequence's fixed rows if they are larger
 
-// What is compared at a time: a sequence's fixed rows, or one of its pages.
+// The data of one comparison: a sequence's fixed rows, or one of its pages.
 struct Piece {
   const RankCaches* caches;
   int64_t page;  // -1: the fixed rows
@@ -41,12 +41,12 @@ Status Reserve(SequenceMemory& memory) {
   memory.staged.resize(memory.devices.size());
   for (size_t r = 0; r < memory.staged.size(); ++r) {
     if (!memory.staged[r].AllocateOnce(*memory.devices[r], StagedBytes(memory.layout())))
-      return ResourceExhausted("no memory to compare ranks; leave --check-ranks out");
+      return ResourceExhausted("no memory to compare ranks; remove --check-ranks");
   }
   return {};
 }
 
-// The first byte in which rank r's copy of the piece differs from the leader's; -1: none.
+// The first byte at which rank r's copy of the piece differs from the leader's; -1: none.
 int64_t DifferenceOf(const SequenceMemory& memory, int64_t at, int64_t bytes, int r) {
   const uint8_t* const want = memory.staged[0].data() + at;
   const uint8_t* const got = memory.staged[static_cast<size_t>(r)].data() + at;
@@ -72,8 +72,8 @@ Status CompareSome(Ranks& ranks, const SequenceMemory& memory, std::span<const P
       at += piece.Bytes(layout);
       if (differs < 0) continue;
       const std::string where = piece.page < 0 ? "" : StrCat(" of page ", piece.page);
-      ranks.Fail(r, Internal(StrCat("its KV rows differ from rank 0's from byte ", differs, where,
-                                    " on; please report this")));
+      ranks.Fail(r, Internal(StrCat("its KV rows differ from rank 0's, first at byte ", differs, where,
+                                    "; please report this")));
       return ranks.status();
     }
   }

@@ -8,12 +8,12 @@ namespace dsv4 {
 std::shared_ptr<const KeptTokens> KeptTokens::Of(std::shared_ptr<const KeptTokens> before, size_t num_common,
                                                  std::span<const TokenId> tokens) {
   if (before != nullptr && num_common == tokens.size() && before->size() == num_common) return before;
-  // What adds nothing to the common ones need not be held.
+  // Skips lists that contribute nothing to the common tokens.
   while (before != nullptr && before->begin_ >= num_common) before = before->before_;
   return std::make_shared<const KeptTokens>(std::move(before), num_common, tokens.subspan(num_common));
 }
 
-// One after the other: a long timeline would need as many frames of the stack.
+// A loop, because recursion would need one stack frame per list of a long timeline.
 KeptTokens::~KeptTokens() {
   std::shared_ptr<const KeptTokens> last = std::move(before_);
   while (last != nullptr && last.use_count() == 1) {

@@ -1,4 +1,4 @@
-// The ids of snapshots: those that several of one timeline have in common are stored once.
+// The token ids of snapshots. Ids that several snapshots of a timeline share are stored once.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace dsv4 {
 
-// Never changes. Those of one engine are used by one thread at a time.
+// Immutable. One thread at a time uses the lists of one engine.
 class KeptTokens {
  public:
-  // Keeps `tokens`, of which the first `num_common` are those of `before` (null: none are).
+  // Keeps `tokens`. The first `num_common` of them are the first of `before` (null: num_common is 0).
   static std::shared_ptr<const KeptTokens> Of(std::shared_ptr<const KeptTokens> before, size_t num_common,
                                               std::span<const TokenId> tokens);
   KeptTokens(std::shared_ptr<const KeptTokens> before, size_t begin, std::span<const TokenId> ids)
@@ -27,9 +27,9 @@ class KeptTokens {
   std::vector<TokenId> Copy() const;
 
  private:
-  mutable std::shared_ptr<const KeptTokens> before_;  // its first begin_ tokens; a destructor takes it out
+  mutable std::shared_ptr<const KeptTokens> before_;  // its first begin_ tokens; a destructor moves it out
   const size_t begin_;
-  const std::vector<TokenId> ids_;  // behind these
+  const std::vector<TokenId> ids_;  // the tokens after the first begin_
 };
 
 }  // namespace dsv4

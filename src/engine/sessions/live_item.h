@@ -1,4 +1,4 @@
-// One sequence of Engine::Decode, as its loops hand it to each other.
+// One sequence of Engine::Decode, as the decode loops pass it to each other.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@
 namespace dsv4 {
 
 struct LiveItem {
-  size_t item;           // its number among the items
-  SessionImpl* session;  // null: not ours
-  SamplerImpl* sampler;  // null: not ours
+  size_t item;           // its index among the items
+  SessionImpl* session;  // null: not of this library
+  SamplerImpl* sampler;  // null: not of this library
   TokenId next;          // drawn, not yet appended
   int64_t drawn = 0;
   bool ended = false;
@@ -23,7 +23,7 @@ struct LiveItem {
 
 std::vector<LiveItem> LiveItemsOf(std::span<const DecodeItem> items);
 
-// Hands a token that was drawn for `live` to the caller; live.ended afterwards says whether it was the last.
+// Passes a token that was drawn for `live` to the caller. Afterwards live.ended is true if it was the last one.
 void Emit(LiveItem& live, const DecodeItem& item, const SampledToken& token, const TokenFn& on_token);
 
 }  // namespace dsv4

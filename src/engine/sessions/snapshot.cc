@@ -7,7 +7,7 @@
 namespace dsv4 {
 
 Result<std::shared_ptr<const KvSnapshot>> SessionImpl::Snapshot() {
-  if (tokens_.empty()) return InvalidArgument("a session without tokens has nothing to keep; append some first");
+  if (tokens_.empty()) return InvalidArgument("a session without tokens has no snapshot; append tokens first");
   try {
     kept_ = KeptTokens::Of(kept_, num_kept_, tokens_);
     num_kept_ = tokens_.size();
@@ -22,12 +22,12 @@ Result<std::shared_ptr<const KvSnapshot>> SessionImpl::Snapshot() {
 Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string_view note) const {
   if (memory_->fingerprint.empty()) {
     if (memory_->owner == nullptr)
-      return InvalidArgument("the snapshot's engine is gone, and nobody has asked for its fingerprint");
+      return InvalidArgument("the snapshot's engine is destroyed, and its fingerprint was not computed before");
     DSV4_RETURN_IF_ERROR(memory_->owner->SnapshotFingerprint().status());
   }
   const KvLayout& layout = memory_->layout();
   Device& device = memory_->device();
-  const SequenceCache& cache = caches_->of(0);  // one rank's rows are every rank's
+  const SequenceCache& cache = caches_->of(0);  // the rows of all ranks are equal
   const SnapshotHead head{.fixed_bytes = layout.fixed_bytes,
                           .page_bytes = layout.page_bytes,
                           .num_pages = static_cast<int64_t>(cache.pages().size()),
@@ -38,7 +38,7 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
     device.Download(image->body(), cache.fixed(), layout.fixed_bytes);
     for (int64_t i = 0; i < head.num_pages; ++i)
       device.Download(image->page(i), cache.pages()[static_cast<size_t>(i)], layout.page_bytes);
-    DSV4_RETURN_IF_ERROR(device.Synchronize());  // of a device that has failed nothing is kept
+    DSV4_RETURN_IF_ERROR(device.Synchronize());  // keeps nothing of a device that has failed
     return std::shared_ptr<const SnapshotImage>(image);
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot's file");

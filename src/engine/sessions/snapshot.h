@@ -1,4 +1,4 @@
-// Behind include/dsv4/snapshot.h.
+// Implementation of include/dsv4/snapshot.h.
 #pragma once
 
 #include <memory>
@@ -35,18 +35,18 @@ class SnapshotImpl : public KvSnapshot {
   const std::shared_ptr<SequenceMemory>& memory() const { return memory_; }
 
  private:
-  std::shared_ptr<SequenceMemory> memory_;  // where caches_ lie
-  std::unique_ptr<RankCaches> caches_;      // of tokens_; nobody writes to them
+  std::shared_ptr<SequenceMemory> memory_;  // the memory of caches_
+  std::unique_ptr<RankCaches> caches_;      // of tokens_; read-only
   std::shared_ptr<const KeptTokens> tokens_;
-  int64_t written_, drafts_from_;  // SessionImpl's
+  int64_t written_, drafts_from_;  // as in SessionImpl
 };
 
-// A session of `owner` that goes on from a snapshot in `memory`. Errors: kInvalidArgument (it lies elsewhere),
-// kResourceExhausted.
+// Returns a session of `owner` that continues from a snapshot in `memory`. Errors: kInvalidArgument (the snapshot is in
+// other memory), kResourceExhausted.
 Result<std::unique_ptr<Session>> SessionFrom(const KvSnapshot& snapshot, SessionOwner& owner,
                                              const std::shared_ptr<SequenceMemory>& memory);
 
-// An image's rows in `memory`. Errors: kInvalidArgument (its fingerprint is another), kResourceExhausted.
+// Loads an image's rows into `memory`. Errors: kInvalidArgument (a different fingerprint), kResourceExhausted.
 Result<std::shared_ptr<const KvSnapshot>> SnapshotFrom(const SnapshotImage& image,
                                                        const std::shared_ptr<SequenceMemory>& memory);
 

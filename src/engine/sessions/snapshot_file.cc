@@ -15,7 +15,7 @@ namespace dsv4 {
 
 namespace {
 
-constexpr std::string_view kMagic = "dsv4kv\r\n";  // a transfer as text would change it
+constexpr std::string_view kMagic = "dsv4kv\r\n";  // text-mode transfers would change it
 constexpr uint32_t kVersion = 3;
 constexpr int64_t kMaxFingerprint = 4096, kMaxTokens = int64_t{1} << 28, kMaxNote = int64_t{256} << 20;
 
@@ -37,7 +37,7 @@ std::vector<uint32_t> ChecksumsOf(const uint8_t* body, const SnapshotHead& h) {
   return sums;
 }
 
-// A file whose head has been checked.
+// A file whose header has been checked.
 struct OpenedFile {
   std::unique_ptr<InputFile> file;
   SnapshotHead head;
@@ -46,10 +46,10 @@ struct OpenedFile {
 };
 
 Status Damaged(const std::string& path, std::string_view what) {
-  return DataLoss(StrCat("'", path, "': ", what, "; delete the file, its tokens are computed again"));
+  return DataLoss(StrCat("'", path, "': ", what, "; delete the file: its tokens are then computed again"));
 }
 
-// What a file says, for a message: one line, not too long.
+// Text of a file for a message: one line of limited length.
 std::string Shown(std::string_view text) {
   std::string out(text.substr(0, 400));
   std::replace_if(
@@ -67,13 +67,13 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
   DSV4_RETURN_IF_ERROR(out.file->Read(0, kHeadBytes, &h));
   if (std::string_view(h.magic, sizeof(h.magic)) != kMagic) return Damaged(path, "not a KV snapshot");
   if (h.version != kVersion) {
-    return Unsupported(StrCat("'", path, "': a KV snapshot of form ", h.version, ", this program reads form ", kVersion,
-                              "; delete the file or use the program that wrote it"));
+    return Unsupported(StrCat("'", path, "': a KV snapshot of format ", h.version, ", this program reads format ",
+                              kVersion, "; delete the file or use the program that wrote it"));
   }
   const auto within = [size](int64_t n, int64_t most) { return n >= 0 && n <= size && n <= most; };
   if (!within(h.num_tokens, kMaxTokens) || !within(h.fingerprint_bytes, kMaxFingerprint) ||
       !within(h.note_bytes, kMaxNote) || kHeadBytes + h.text_bytes() + 4 > size) {
-    return Damaged(path, "cut off, or its head is damaged");
+    return Damaged(path, "truncated, or its header is damaged");
   }
   const int64_t text_end = kHeadBytes + h.text_bytes();
   out.head_bytes.resize(static_cast<size_t>(text_end + 4));
@@ -82,19 +82,19 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
   uint32_t checksum;
   std::memcpy(&checksum, data + text_end, 4);
   if (checksum != Checksum(data, text_end) || std::memcmp(data, &h, sizeof(h)) != 0) {
-    return Damaged(path, "the checksum of its head is wrong");
+    return Damaged(path, "the checksum of its header is wrong");
   }
 
   const std::string_view made_by(data + kHeadBytes, static_cast<size_t>(h.fingerprint_bytes));
   if (made_by != fingerprint) {
-    return Unsupported(StrCat("'", path, "': a KV snapshot of [", Shown(made_by), "], this is [", fingerprint,
-                              "]; use another folder for each model and setting"));
+    return Unsupported(StrCat("'", path, "': a KV snapshot of another model or setting, [", Shown(made_by), "], not [",
+                              fingerprint, "]; use one folder for each model and setting"));
   }
   const int64_t pages = layout.page_bytes == 0 ? 0 : CeilDiv(h.num_tokens, layout.page_tokens);
   if (h.num_tokens < 1 || h.num_written < h.num_tokens || h.drafts_from < 0 || h.drafts_from > h.num_tokens ||
       h.token_bytes != sizeof(TokenId) || h.fixed_bytes != layout.fixed_bytes || h.page_bytes != layout.page_bytes ||
       h.num_pages != pages) {
-    return Damaged(path, "its sizes do not fit its model");
+    return Damaged(path, "its sizes do not match the model");
   }
   const int64_t body = h.fixed_bytes + h.num_pages * h.page_bytes, sums = (1 + h.num_pages) * 4;
   if (size != text_end + 4 + body + sums + 4) {
@@ -109,7 +109,7 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
   }
   if (h.num_tokens > model.max_context) {
     return ResourceExhausted(StrCat("'", path, "': ", h.num_tokens, " tokens exceed the context limit of ",
-                                    model.max_context, "; raise it (--ctx) up to the model's own"));
+                                    model.max_context, "; raise it (--ctx) up to the model's limit"));
   }
   out.info.note.assign(at + out.info.tokens.size() * sizeof(TokenId), static_cast<size_t>(h.note_bytes));
   out.info.file_bytes = size;

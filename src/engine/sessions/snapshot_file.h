@@ -1,4 +1,4 @@
-// Files of snapshots, and their images in the host's memory; their form is described in docs/dev/formats.md.
+// Files of snapshots, and their images in host memory. docs/dev/formats.md describes the format.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@
 
 namespace dsv4 {
 
-// The head of a file. Behind it: fingerprint, tokens, note, the head's checksum; then the fixed block, the pages, their
-// checksums, and the checksum of these.
+// The header of a file. After it come: fingerprint, tokens, note, the header's checksum; the fixed block, the pages,
+// their checksums, and the checksum of these checksums.
 struct SnapshotHead {
   char magic[8];
   uint32_t version;
   uint32_t token_bytes;
   int64_t num_tokens, fingerprint_bytes, note_bytes;
   int64_t fixed_bytes, page_bytes, num_pages;
-  int64_t num_written;  // tokens that the rings have held: num_tokens, and some behind them that were taken back
-  int64_t drafts_from;  // position from which a draft module's rings hold all
+  int64_t num_written;  // tokens that the rings have held: num_tokens, and later ones that were removed
+  int64_t drafts_from;  // a draft module's rings have all positions from this one
 
   int64_t text_bytes() const {
     return fingerprint_bytes + num_tokens * static_cast<int64_t>(sizeof(TokenId)) + note_bytes;
@@ -34,7 +34,7 @@ static_assert(sizeof(SnapshotHead) == 80);
 
 class ImageImpl : public SnapshotImage {
  public:
-  // `head_bytes`: a whole head with its checksum. The body is filled by whoever makes it.
+  // `head_bytes`: a whole header with its checksum. The creator fills the body.
   ImageImpl(const SnapshotHead& head, std::string head_bytes, SnapshotInfo info)
       : head_(head),
         head_bytes_(std::move(head_bytes)),
@@ -63,12 +63,12 @@ class ImageImpl : public SnapshotImage {
   const std::unique_ptr<uint8_t[]> body_;  // the fixed block, then the pages
 };
 
-// An image whose body is still to be filled. What a head says of its form and of these texts is filled in. Throws
+// Returns an image with an empty body. Fills in the header's fields for its format and for these texts. Throws
 // std::bad_alloc.
 std::shared_ptr<ImageImpl> NewImage(SnapshotHead head, std::string_view fingerprint, std::vector<TokenId> tokens,
                                     std::string_view note);
 
-// Everything is checked before anything is used. Errors: as of Engine::ReadSnapshot.
+// Checks everything before it uses anything. Errors as in Engine::ReadSnapshot.
 Result<SnapshotInfo> ReadImageInfo(const std::string& path, const KvLayout& layout, const std::string& fingerprint,
                                    const ModelInfo& model);
 Result<std::shared_ptr<const SnapshotImage>> ReadImage(const std::string& path, const KvLayout& layout,

@@ -9,7 +9,7 @@ namespace dsv4 {
 
 namespace {
 
-// The number that `text` begins with, taken off it with the colon behind; false: there is none.
+// Parses the number at the start of `text` and removes it with the colon after it. False: no number.
 template <typename T>
 bool TakeFaultPart(std::string_view* text, T* value) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *value);

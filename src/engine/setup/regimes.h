@@ -1,4 +1,4 @@
-// What a row of a step is, and with which others it shares a pass (docs/dev/decisions/0008-regimes.md).
+// The regime of a step's rows, and which rows share a pass (docs/dev/decisions/0008-regimes.md).
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace dsv4 {
 
-// Tokens that a request computes, up to which its prompt's rows are treated as decode rows: one pass of them.
+// A request that computes up to this many tokens has its prompt's rows treated as decode rows: one pass.
 inline constexpr int64_t kShortPrompt = kMaxDecodeRows;
-// up to here an input of its matrix products is two numbers (docs/dev/numerics.md, 3.1)
+// up to this length an input of a prompt's matrix products is two numbers (docs/dev/numerics.md, 3.1)
 inline constexpr int64_t kMediumPrompt = 1024;
 
-// Of a prompt of which a request computes so many tokens in all.
+// For a prompt of which a request computes `tokens` tokens in all.
 constexpr Regime RegimeOfPrompt(int64_t tokens) {
   return tokens <= kShortPrompt ? Regime::kDecode : tokens <= kMediumPrompt ? Regime::kPrompt : Regime::kLongPrompt;
 }
 
-// The engine's one place that knows numbers of rows. One CPU has one regime; ranks on CPUs cut prompts by tokens, and
-// so tell them from decode rows (layers/plan.h), as one does that is to have their bits.
+// The only class of the engine that depends on numbers of rows. One CPU has one regime. Ranks on CPUs divide prompts by
+// tokens, so they distinguish prompts from decode rows (layers/plan.h). So does one rank that must have the same bits.
 class Regimes {
  public:
   explicit Regimes(const EngineOptions& o)
@@ -28,7 +28,7 @@ class Regimes {
         prompt_inputs_(o.prompt_inputs),
         max_decode_rows_(o.max_decode_rows) {}
 
-  // Of an item's rows; `prompt_tokens` as in StepItem.
+  // The regime of an item's rows; `prompt_tokens` as in StepItem.
   Regime Of(int64_t prompt_tokens) const {
     if (one_ || prompt_tokens == 0) return Regime::kDecode;
     switch (prompt_inputs_) {
@@ -42,21 +42,21 @@ class Regimes {
     return RegimeOfPrompt(prompt_tokens);
   }
 
-  // Rows of a pass of that regime; `chunk` is what memory and time allow.
+  // The largest number of rows of a pass of that regime; `chunk` is the limit by memory and time.
   int64_t MaxRows(Regime regime, int64_t chunk) const {
     return one_ || regime != Regime::kDecode ? chunk : max_decode_rows_;
   }
 
-  // The kernels of a pass. Those for decode rows are slow beyond kMaxDecodeRows, which only options allow.
+  // The kernels of a pass. Decode kernels are slow above kMaxDecodeRows, and only options allow more rows.
   Regime OfPass(Regime rows, int64_t num_rows) const {
     return !one_ && rows == Regime::kDecode && num_rows > kMaxDecodeRows ? Regime::kPrompt : rows;
   }
 
-  // Whether Decode's loop on the device takes so many sequences: its steps are one pass each.
+  // Whether Decode's loop on the device accepts this many sequences: its steps are one pass each.
   bool DecodeTogether(int64_t sequences) const { return one_ || sequences <= max_decode_rows_; }
 
  private:
-  bool one_;  // everything is kDecode, in passes of any size
+  bool one_;  // all rows are kDecode, in passes of any size
   PromptInputs prompt_inputs_;
   int64_t max_decode_rows_;
 };

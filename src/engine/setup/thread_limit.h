@@ -1,4 +1,4 @@
-// What becomes of the exception where the system has no more threads.
+// Turns the exception for too many threads into a Status.
 #pragma once
 
 #include <system_error>
@@ -10,7 +10,7 @@
 
 namespace dsv4 {
 
-// What `call` returns, a Status or a Result; kResourceExhausted where it needs more threads than there are.
+// Returns the result of `call`, a Status or a Result; kResourceExhausted if the system has no more threads.
 template <typename Call>
 auto WithinThreadLimit(const EngineOptions& o, const Call& call) -> decltype(call()) {
   try {

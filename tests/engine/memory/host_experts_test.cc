@@ -157,7 +157,7 @@ TEST(HostExperts, RoomThatCannotBeGivenIsRefusedWithWhatCan) {
     const Status status = Engine::Load(options).status();
     EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
     EXPECT_THAT(status.message(), AllOf(HasSubstr("--kv-room"), HasSubstr("--kv-budget")));
-    const std::string ask = "ask for ", message = status.message();
+    const std::string ask = "request at most ", message = status.message();
     ASSERT_NE(message.find(ask), std::string::npos) << message;
     options.offload.kv_room = std::stoll(message.substr(message.find(ask) + ask.size()));
     EXPECT_EQ(SumOf(PlanFor(options).experts_on_host), kNanoLayers * kNanoExperts) << device;
