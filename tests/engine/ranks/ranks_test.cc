@@ -159,7 +159,7 @@ TEST(EngineRanks, PagesThatDifferAreFound) {
   caches.of(1).pages()[0][0] ^= 1;  // a row that is not read again in this test
   const Status status = session->Append(SomeTokens(600, 2, 4096), LogitRows::kNone, nullptr);
   ASSERT_GT(caches.of(0).pages().size(), 2u);
-  EXPECT_THAT(status.message(), HasSubstr("from byte 0 of page 0 on"));
+  EXPECT_THAT(status.message(), HasSubstr("first at byte 0 of page 0"));
 }
 
 TEST(EngineRanks, MemoryIsThatOfAllRanks) {
