@@ -6,11 +6,13 @@
                                      a model folder, token ids, and what `dsv4 logits -m DIR --token-ids IDS -o LOGITS
                                      --kv-dtype f32 --index-dtype f32 --activation-dtype f32` wrote
 
-1. Logits without KV rounding equal the fixture's float64 reference, and with it the simulated one.
-2. Logits equal those of transformers' own forward with the same parameters.
-3. A pack / unpack round trip reproduces the fake-quantised weights exactly.
-4. Where the fixture has a draft module: its logits (of MTP's first step; of DSpark's blocks, with its confidences)
-   equal the fixture's, also after a round trip of the module's tensors through the checkpoint's names.
+Prints the differences of these pairs:
+
+1. Logits without KV rounding and the fixture's float64 reference; logits with KV rounding and its simulated reference.
+2. These logits and the logits of transformers' own forward pass with the same parameters.
+3. Weights after a pack / unpack round trip and the fake-quantised weights. They must be equal.
+4. If the fixture has a draft module: its logits (MTP's first step; DSpark's blocks and confidences) and the fixture's.
+   The module's tensors also make a round trip through the names of the checkpoint.
 """
 
 import json
@@ -46,7 +48,7 @@ def check_mtp(model, ids, tensors, reference):
     states, _ = mtp(model, seen, modes, 3)
     count = len(reference["mtp_logits"])
     difference("MTP", linear(states[0], model.lm_head.weight)[0, :count], reference["mtp_logits"])
-    # A draft after p: its place j is row p + j of step j, where the text holds the drafted tokens.
+    # Position j of the draft after p is row p + j of step j, if the text holds the drafted tokens.
     for j in range(1, 3):
         logits = linear(states[j], model.lm_head.weight)[0]
         found = [
@@ -54,7 +56,7 @@ def check_mtp(model, ids, tensors, reference):
             for d, p in enumerate(reference["draft_positions"].tolist())
             if p + j < count and torch.equal(ids[0, p + 2 : p + 2 + j], reference["draft_ids"][d, :j].long())
         ]
-        print(f"MTP, place {j + 1}: {len(found)} drafts, largest difference {max(found):.2e}")
+        print(f"MTP, position {j + 1}: {len(found)} drafts, largest difference {max(found):.2e}")
 
 
 def check_dspark(model, ids, tensors, reference, fields):
@@ -75,7 +77,7 @@ def check_dspark(model, ids, tensors, reference, fields):
         ]
         error = max((logits[0, p, j] - reference["draft_logits"][d, j]).abs().max().item() for d, p in rows)
         rated = max(abs(confidences[0, p, j] - reference["draft_confidence"][d, j]).item() for d, p in rows)
-        print(f"DSpark, place {j + 1}: {len(rows)} drafts, largest difference {error:.2e}, of a confidence {rated:.2e}")
+        print(f"DSpark, position {j + 1}: {len(rows)} drafts, largest difference {error:.2e}, confidence {rated:.2e}")
 
 
 def check_engine(folder, ids_path, logits_path):

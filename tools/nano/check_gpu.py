@@ -1,4 +1,4 @@
-"""Checks what only a GPU can run: fused Sinkhorn and its gradient, compiled pieces against the plain forward pass."""
+"""Checks the code that needs a GPU: fused Sinkhorn and its gradient, compiled pieces against the plain forward pass."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Official checkpoint names and formats against transformers' parameter names."""
+"""Converts between transformers' parameters and the names and formats of official checkpoints."""
 
 import re
 
@@ -47,7 +47,7 @@ FLOAT32_PARTS = re.compile(r"(hc_|attn_sink|\.ape$|gate\.bias$)")
 
 
 def official_name(name):
-    """The official name of a transformers parameter; expert stacks are split by the callers."""
+    """Returns the official name of a transformers parameter. Callers split expert stacks."""
     if name in GLOBAL:
         return GLOBAL[name]
     block, rest = re.match(BLOCK + "(.*)", name).groups()
@@ -62,9 +62,9 @@ def is_fp8(name):
 
 
 def pack(state, input_amax=None):
-    """Official tensors from a state dict of the model or of a draft module.
+    """Returns the official tensors of a state dict of the model or of a draft module.
 
-    input_amax: {(block, "w1" or "w2"): [E]} of expert inputs, block as in "layers.0"; None: no input_scale.
+    input_amax: {(block, "w1" or "w2"): [E]}, the largest expert inputs; a block is "layers.0". None: no input_scale.
     """
     tensors = {}
     for name, value in state.items():
@@ -87,7 +87,7 @@ def pack_experts(tensors, block, kind, stack, input_amax):
     parts = ("w1", "w3") if kind == "gate_up" else ("w2",)
     if input_amax is not None:
         amax = input_amax[block, parts[0]]
-        amax = torch.where(amax > 0, amax, amax.max())  # an expert that saw no token takes the largest
+        amax = torch.where(amax > 0, amax, amax.max())  # the largest, if no token chose the expert
     for expert, matrix in enumerate(stack):
         scale_2 = matrix.abs().max() / quant.NVFP4_RANGE
         for part, rows in zip(parts, matrix.chunk(len(parts))):
@@ -99,7 +99,7 @@ def pack_experts(tensors, block, kind, stack, input_amax):
 
 
 def unpack(tensors, state):
-    """The state dict (names and shapes of `state`) that the official tensors stand for, float32."""
+    """Returns the float32 state dict with the names and shapes of `state` and the values of the official tensors."""
 
     def dense(name):
         value = tensors[name]

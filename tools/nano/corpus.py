@@ -2,8 +2,8 @@
 
     python3 corpus.py --prose train.txt --tokenizer models/nano/tokenizer.json     prints samples and counts
 
-A document is (ids, weights): weights[i] is the loss weight of predicting ids[i]. Prompts weigh little, answers one,
-recalled keys more. Rows hold whole documents; what is left at the end of a row is filled with prose.
+A document is (ids, weights): weights[i] is the loss weight of predicting ids[i]. Prompts have a small weight, answers
+have 1, recalled keys have more. Rows hold whole documents; prose fills the rest of a row.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SHARES = {  # of the tokens
 
 
 class Prose:
-    """Sentences, words and names of the training prose, and its documents as ids once a tokenizer is given."""
+    """Sentences, words and names of the training prose. With a tokenizer also its documents as ids."""
 
     def __init__(self, text, tokenizer=None):
         documents = text.split(DOCUMENT_BREAK)
@@ -51,7 +51,7 @@ class Prose:
             self.document_shares = np.cumsum([len(ids) / self.total for ids in self.ids])
 
     def sentences(self, rng, tokens):
-        """Successive sentences of about `tokens` tokens in all."""
+        """Returns successive sentences with about `tokens` tokens in total."""
         at, total, out = rng.randrange(len(self.all_sentences) - 400), 0.0, []
         while total < tokens and at < len(self.all_sentences):
             out.append(self.all_sentences[at])
@@ -63,14 +63,14 @@ class Prose:
         return " ".join(self.sentences(rng, characters / 4.3))[:characters].rsplit(" ", 1)[0]
 
     def slice(self, rng, length):
-        """Up to `length` ids of one document, and whether they reach its end."""
+        """Returns up to `length` ids of one document, and whether they reach its end."""
         ids = self.ids[min(int(np.searchsorted(self.document_shares, rng.random())), len(self.ids) - 1)]
         start = 0 if rng.random() < 0.2 else rng.randrange(len(ids))
         return ids[start : start + length], start + length >= len(ids)
 
 
 class Corpus:
-    """Documents and rows; `limit` is the longest recall distance of the moment."""
+    """Documents and rows. `limit` is the current longest recall distance in tokens."""
 
     def __init__(self, prose, tokenizer, seed, shares=SHARES):
         self.prose, self.tokenizer, self.shares = prose, tokenizer, shares
@@ -81,7 +81,7 @@ class Corpus:
         self.pending = None
 
     def chat(self, sample):
-        """Loss weights of a conversation: the answer is what follows `<｜Assistant｜>` and its think mark, with EOS."""
+        """Returns (ids, loss weights). Answers follow `<｜Assistant｜>` and its think mark, up to EOS."""
         ids = self.tokenizer.encode(sample.text(), add_special_tokens=False).ids
         strong = RECALL_WEIGHT if sample.kind == "recall" else ANSWER_WEIGHT
         weak = FILLER_WEIGHT if sample.kind == "recall" else PROMPT_WEIGHT
@@ -95,7 +95,7 @@ class Corpus:
         return ids, weights
 
     def plain(self, pieces):
-        """Loss weights of plain text made of (text, weighted) pieces."""
+        """Returns (ids, loss weights) of plain text from (text, weighted) pieces."""
         text = "".join(piece for piece, _ in pieces)
         encoded = self.tokenizer.encode(text, add_special_tokens=False)
         spans, at = [], 0
@@ -136,11 +136,11 @@ class Corpus:
         return self.plain(recall.repeated_words(rng, prose, limit))
 
     def next_kind(self):
-        """The kind that lags most behind its share."""
+        """Returns the kind that needs the most tokens to reach its share."""
         return min(self.shares, key=lambda kind: self.used[kind] / self.shares[kind])
 
     def row(self, length, limit):
-        """(ids, weights) of exactly `length` entries."""
+        """Returns (ids, weights) of exactly `length` entries."""
         ids, weights = [], []
         while len(ids) < length:
             room = length - len(ids)
@@ -154,7 +154,7 @@ class Corpus:
             else:
                 kind = self.next_kind()
                 document = self.document(kind, limit, room, not ids)
-                if len(document[0]) > length:  # longer than any row: cannot be used whole
+                if len(document[0]) > length:  # longer than a row
                     continue
                 self.used[kind] += len(document[0])
                 if len(document[0]) > room:
@@ -165,7 +165,7 @@ class Corpus:
         return ids, weights
 
     def batch(self, rows, length, limit, noise=0.0):
-        """inputs, targets int64 [rows, length] and weights float32; some inputs of prose rows are replaced at random."""
+        """Returns int64 inputs, targets [rows, length] and float32 weights. `noise`: share of random prose inputs."""
         if self.pending and len(self.pending[0]) > length:
             self.pending = None
         packed = [self.row(length + 1, limit) for _ in range(rows)]

@@ -1,8 +1,8 @@
-"""The draft modules for training: MTP's block and DSpark's stages over what the frozen model computed.
+"""The draft modules for training: MTP's block and DSpark's stages, which read the activations of the frozen model.
 
-Both are transformers' decoder layers (window attention only, learned router) with the tensors of a draft module beside
-them, named as in the official checkpoint: `mtp.N.`. A draft reads a ring of rows of final positions and, beside it, rows
-of its own; here all drafts of a text are computed at once, each given the true tokens before it.
+Both are transformers' decoder layers (window attention only, learned router) plus the tensors of a draft module, with
+the names of the official checkpoint: `mtp.N.`. A draft reads a ring of rows of final positions and its own rows. Here
+all drafts of a text are computed at once; each sees the true tokens before it.
 """
 
 import copy
@@ -22,12 +22,12 @@ from model import WINDOW, fp8, linear, read_streams, rms_norm
 
 @dataclass
 class Seen:
-    """What the frozen model made of ids [B, S]; S is a multiple of 128."""
+    """The outputs of the frozen model for ids [B, S]; S is a multiple of 128."""
 
     ids: torch.Tensor
     logits: torch.Tensor  # [B, S, V] float32: row t predicts ids[t + 1]
-    streams: torch.Tensor  # [B, S, 4, D] behind the last layer
-    main: torch.Tensor | None  # [B, S, n D]: means of the streams behind the target layers
+    streams: torch.Tensor  # [B, S, 4, D] after the last layer
+    main: torch.Tensor | None  # [B, S, n D]: means of the streams after the target layers
 
 
 @torch.no_grad()
@@ -42,14 +42,14 @@ def look(trunk, ids, modes, targets):
 
 
 def later(x, count):
-    """x [B, S, ...] moved `count` positions towards the end; the first rows are zero."""
+    """Returns x [B, S, ...] moved `count` positions towards the end; the first rows are zero."""
     return x if count == 0 else torch.cat((torch.zeros_like(x[:, :count]), x[:, :-count]), 1)
 
 
 def ring_mask(length, offsets, behind):
-    """[N, a, 256]: whether key j of (block before, own block) is a ring row of the draft made `offsets` into a block.
+    """Returns [N, a, 256]: whether key j of (previous block, own block) is a ring row of the draft at `offsets`.
 
-    The ring ends `behind` rows in front of the draft's row and reaches as far back as the row's window.
+    The last ring row is `behind` rows before the draft's row; the first is the first row of its window.
     """
     at, j = offsets.unsqueeze(1), torch.arange(2 * WINDOW, device=offsets.device) - WINDOW
     mask = (j <= at - behind) & (j > at - WINDOW)
@@ -57,9 +57,9 @@ def ring_mask(length, offsets, behind):
 
 
 def attend(attn, q, ring, own, mask):
-    """Sums over values [B, A, m, heads, dim]: A drafts of m queries each.
+    """Returns the heads' sums [B, A, m, heads, dim] of A drafts with m queries each.
 
-    A draft's queries see the rows of ring [B, S, dim] that mask [N, A / N, 256] shows and all of own [B, A, c, dim].
+    A draft's queries see the rows of ring [B, S, dim] that mask [N, A / N, 256] selects, and all of own [B, A, c, dim].
     """
     batch, drafts, places, heads, dim = q.shape
     blocks = mask.shape[0]
@@ -78,7 +78,7 @@ def attend(attn, q, ring, own, mask):
 
 
 def project(attn, x, angles, modes):
-    """(queries [B, S, heads, dim], rows [B, S, dim]) of x."""
+    """Returns (queries [B, S, heads, dim], rows [B, S, dim]) of x."""
     return nano.queries(attn, x, angles, modes)[0], nano.key_rows(attn, x, angles, modes)
 
 
@@ -88,7 +88,7 @@ def give_back(attn, out, angles, modes):
 
 @dataclass
 class Pieces:
-    """The parts of a stage, compiled one by one as those of the model are."""
+    """The parts of a stage. They are compiled one by one, like the parts of the model."""
 
     rms_norm: object = rms_norm
     hyper_pre: object = nano.hyper_pre
@@ -105,7 +105,7 @@ class Pieces:
 
 
 class Drafter(torch.nn.Module):
-    """Stages `mtp.N` made from the layers `sources` of the model, and what its last stage reads the streams with."""
+    """Stages `mtp.N`, initialised from the layers `sources` of the model, with head and norm in the last stage."""
 
     def __init__(self, trunk, sources):
         super().__init__()
@@ -125,14 +125,14 @@ class Drafter(torch.nn.Module):
         return DeepseekV4RMSNorm(self.config.hidden_size, eps=self.config.rms_norm_eps)
 
     def mix(self, stage, h, modes):
-        """(streams after the stage's experts, load)."""
+        """Returns (streams after the stage's experts, load)."""
         x, post, comb = self.pieces.hyper_pre(stage.ffn_hc, h)
         x = self.pieces.rms_norm(x, stage.post_attention_layernorm.weight)
         out, load = self.pieces.mixture(stage.mlp, x, None, modes)
         return self.pieces.hyper_post(out, h, post, comb), load
 
     def read(self, h):
-        """(what the head reads of the streams, the same normalised)."""
+        """Returns (the head's mix of the streams, the same after the norm)."""
         y = read_streams(self.mtp[-1].hc_head, h)
         return y, rms_norm(y, self.mtp[-1].norm.weight)
 
@@ -149,10 +149,10 @@ class Mtp(Drafter):
         torch.nn.init.normal_(block.e_proj.weight, std=0.02)
 
     def forward(self, trunk, seen, modes, steps=3):
-        """For step s = 0 .. steps-1: normalised states [B, S, D], and loads.
+        """Returns normalised states [B, S, D] for each step s = 0 .. steps-1, and loads.
 
-        Row i of step s is the draft's (s + 1)th token made after position i - s; its first s rows mean nothing.
-        Steps behind the first read the block's own streams of the row before.
+        Row i of step s predicts token s + 1 of the draft after position i - s; the first s rows have no meaning.
+        Later steps read the block's own streams of the previous row.
         """
         block, pieces, length = self.mtp[0], self.pieces, seen.ids.shape[1]
         positions = torch.arange(length, device=seen.ids.device)
@@ -167,7 +167,7 @@ class Mtp(Drafter):
             x, post, comb = pieces.hyper_pre(block.attn_hc, h)
             x = pieces.rms_norm(x, block.input_layernorm.weight)
             q, rows = pieces.project(block.self_attn, x, angles, modes)
-            # A draft's first row is itself the ring's; the rows of later steps lie beside the ring.
+            # The first row of a draft is a ring row; the rows of later steps are its own.
             ring = rows if step == 0 else ring
             drafted = [rows] if step < 2 else [*(later(r, 1) for r in drafted), rows]
             mask = ring_mask(length, positions[:WINDOW], max(step, 1))
@@ -194,7 +194,7 @@ class ConfidenceHead(torch.nn.Module):
 
 
 class Dspark(Drafter):
-    """Stages that draft a block at once; a bigram head makes a chain of its places, a confidence head rates them."""
+    """Stages that draft a block at once. A bigram head links its positions, a confidence head rates them."""
 
     def __init__(self, trunk, block, noise, rank, targets):
         super().__init__(trunk, targets)
@@ -209,10 +209,10 @@ class Dspark(Drafter):
         torch.nn.init.zeros_(last.confidence_head.proj.weight)
 
     def forward(self, trunk, seen, modes, anchors):
-        """Drafts made after the positions `anchors` [A], as many in each 128 of S and at the same offsets.
+        """Drafts after the positions `anchors` [A]. Each 128 positions of S have the same offsets of anchors.
 
         Returns normalised states [B, A, block, D], bigram states [B, A, block, rank], confidences [B, A, block] and
-        loads. The token in front of each place is the text's.
+        loads. The token before each draft position is the text's.
         """
         pieces, length, batch = self.pieces, seen.ids.shape[1], seen.ids.shape[0]
         places = anchors.unsqueeze(1) + 1 + torch.arange(self.block, device=anchors.device)  # [A, block]

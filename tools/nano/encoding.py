@@ -1,6 +1,6 @@
-"""Chat encoding of the DeepSeek-V4 preview: messages in OpenAI form to the exact prompt text.
+"""Chat encoding of the DeepSeek-V4 preview: from messages in OpenAI form to the exact prompt text.
 
-Only what the corpus and the evaluation need: system, user, assistant and tool messages, thinking on or off,
+It has the parts that the corpus and the evaluation need: system, user, assistant and tool messages, thinking on or off,
 reasoning effort "max", tools, tool results, dropped reasoning. The C++ engine renders the same bytes.
 """
 
@@ -61,7 +61,7 @@ def tools_text(tools):
 
 
 def tool_calls_text(calls):
-    """The DSML block of a list of OpenAI tool calls (arguments as JSON text)."""
+    """Returns the DSML block of a list of OpenAI tool calls (arguments as JSON text)."""
     out = [f"<{DSML}tool_calls>"]
     for call in calls:
         function = call["function"]
@@ -92,7 +92,7 @@ def _merge(messages):
 
 
 def _order_results(messages):
-    """Tool results follow the order of the calls that they answer."""
+    """Sorts tool results into the order of the calls that they answer."""
     order = {}
     for message in messages:
         if message["role"] == "assistant" and message.get("tool_calls"):
@@ -105,7 +105,7 @@ def _order_results(messages):
 
 
 def encode(messages, tools=None, thinking=False, effort=None):
-    """The prompt text of a conversation; ends with the assistant's turn header if a user message is last."""
+    """Returns the prompt text of a conversation. It ends with the assistant's header if a user message is last."""
     if effort not in (None, "high", "max"):
         raise ValueError(f"unknown reasoning effort: {effort}")
     messages = [dict(m) for m in messages]

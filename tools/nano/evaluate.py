@@ -2,9 +2,9 @@
 
     python3 evaluate.py --binary build/cpu/dsv4 --model models/nano --json OUT.json [--count 100] [--parts sums,recall]
 
-Everything goes through the command line: `perplexity`, `encode`, `generate --temperature 0`, `parse`. Prompts come from
-probes.py (fixed seeds, held-out prose). A sum counts when the content of the reply is the expected sentence; a tool call
-when `parse` finds exactly the expected name and arguments; a key when the reply contains its value.
+Uses only the command line: `perplexity`, `encode`, `generate --temperature 0`, `parse`. Prompts come from probes.py
+(fixed seeds, held-out prose). A sum is right if the content of the reply is the expected sentence. A tool call is right
+if `parse` finds exactly the expected name and arguments. A key is right if the reply contains its value.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class Engine:
             )
 
     def encode(self, items):
-        """The engine's prompts for conversations."""
+        """Returns the engine's prompts of conversations."""
         lines = [
             json.dumps({k: v for k, v in item.items() if k in ("messages", "tools", "thinking") and v is not None})
             for item in items
@@ -71,7 +71,7 @@ def calls_of(message):
 
 
 def is_right(item, message):
-    """Whether the engine's parsed reply is what the item asks for."""
+    """Returns whether the engine's parsed reply is the expected one."""
     if item["kind"] == "recall":
         return item["value"] in (message.get("content") or "")
     if item["answer"].get("tool_calls"):
@@ -80,7 +80,7 @@ def is_right(item, message):
 
 
 def run_items(engine, items, threads, limit=160):
-    """Parsed replies and scores; also checks that the engine's prompt is ours, byte for byte."""
+    """Returns parsed replies and scores. Checks that the engine's prompt is ours, byte for byte."""
     prompts = engine.encode(items)
     for prompt, item in zip(prompts, items):
         if prompt != item["prompt"]:
@@ -150,10 +150,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--count", type=int, default=100, help="items of each kind and distance")
+    parser.add_argument("--count", type=int, default=100, help="items per kind and per distance (default 100)")
     parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--jobs", type=int, default=2, help="engines at a time")
-    parser.add_argument("--option", action="append", default=[], help="passed on to the engine, such as --option=--threads=1")
+    parser.add_argument("--jobs", type=int, default=2, help="engines that run at the same time (default 2)")
+    parser.add_argument("--option", action="append", default=[], help="flag for the engine, for example --option=--threads=1")
     parser.add_argument("--json")
     args = parser.parse_args()
     engine = Engine(args.binary, args.model, args.option)

@@ -2,8 +2,8 @@
 
     python3 evaluate_torch.py --model models/nano --heldout heldout.txt [--json OUT]     scores the exported checkpoint
 
-An answer counts when every token of it is the arg-max given the tokens before it, which is what greedy decoding
-would write. The engine's own figures come from evaluate.py.
+An answer is right if every token of it is the arg-max after the tokens before it: greedy decoding would write it. The
+engine's own figures come from evaluate.py.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def device_of(model):
 
 @torch.no_grad()
 def prose_loss(model, tokenizer, text, modes, context=1024):
-    """Mean negative log-likelihood per token, documents joined by blank lines, in chunks of `context`."""
+    """Returns the mean negative log-likelihood per token, in chunks of `context`. Blank lines join the documents."""
     ids = tokenizer.encode(text.replace(DOCUMENT_BREAK, "\n\n"), add_special_tokens=False).ids
     count = (len(ids) - 1) // context
     rows = torch.tensor(ids[: count * context + 1], device=device_of(model))
@@ -43,7 +43,7 @@ def prose_loss(model, tokenizer, text, modes, context=1024):
 
 @torch.no_grad()
 def correct(model, tokenizer, items, modes, tokens_per_batch=65536):
-    """For every item, whether greedy decoding writes the expected completion (of a planted key: its value)."""
+    """Returns for every item whether greedy decoding writes the expected completion (for a planted key: its value)."""
     encoded = []
     for item in items:
         prompt = tokenizer.encode(item["prompt"], add_special_tokens=False).ids
@@ -64,7 +64,7 @@ def correct(model, tokenizer, items, modes, tokens_per_batch=65536):
         best = linear(y, model.lm_head.weight).argmax(-1)
         for row, i in enumerate(batch):
             start, full = encoded[i]
-            if "value" in items[i]:  # only the value counts, not how the answer names its subject
+            if "value" in items[i]:  # the sentence around the value may differ
                 head = items[i]["expected"].rindex(items[i]["value"])
                 start += len(tokenizer.encode(items[i]["expected"][:head].rstrip(), add_special_tokens=False).ids)
                 full = full[:-1]
@@ -96,7 +96,7 @@ def score(model, tokenizer, heldout_text, modes, count=100, distances=probes.DIS
 
 @torch.no_grad()
 def generate(model, tokenizer, prompt, count, modes):
-    """Greedy continuation, recomputing the whole sequence for every token."""
+    """Returns a greedy continuation. Computes the whole sequence again for every token."""
     ids = tokenizer.encode(prompt, add_special_tokens=False).ids
     start = len(ids)
     for _ in range(count):

@@ -3,7 +3,7 @@
     python3 export.py --state RUN/state.pt --model models/nano --heldout heldout.txt --out DIR
 
 Routed experts become NVFP4 (w1 and w3 of an expert share weight_scale_2), other linears FP8 128 x 128, the rest BF16
-or F32. input_scale is the largest input seen on calibration text / 2688; the input of w2 is taken after the routing
+or F32. input_scale is the largest input on calibration text, divided by 2688. The input of w2 includes the routing
 weight.
 """
 
@@ -22,7 +22,7 @@ from prose import DOCUMENT_BREAK
 
 @torch.no_grad()
 def input_amax(model, rows):
-    """{("layers.N", "w1" or "w2"): [E]}: largest absolute expert inputs over the rows of ids."""
+    """Returns {("layers.N", "w1" or "w2"): [E]}: the largest absolute expert inputs over the rows of ids."""
     found = {}
     block_of = {id(layer.mlp.experts): f"layers.{i}" for i, layer in enumerate(model.model.layers)}
     plain = model_module.expert_hidden
@@ -45,7 +45,7 @@ def input_amax(model, rows):
 
 
 def calibration_rows(tokenizer, heldout_text):
-    """Held-out prose and the evaluation's conversations."""
+    """Returns rows of held-out prose and of the evaluation's conversations."""
     items = list(probes.two_digit_sums(40, True)) + list(probes.tool_calls(40))
     texts = ["".join(item["prompt"] + item["expected"] for item in items[i : i + 8]) for i in range(0, len(items), 8)]
     ids = tokenizer.encode(heldout_text.replace(DOCUMENT_BREAK, "\n\n"), add_special_tokens=False).ids

@@ -1,13 +1,16 @@
-"""Tokens a second and tokens a step with every drafter and without, by kind of text, with our own engine.
+"""Measures tokens per second and per step with every drafter and without, by kind of text, with our own engine.
 
     python3 measure_drafts.py --binary build/release/dsv4 [--device cuda] [--count 20] [--repeat 3] [--json OUT.json]
         [ENGINE FLAG ...]
 
-Every prompt is continued with each drafter in turn, so that all meet the same load of the machine. The tokens must be
-those without drafts. `tokens_per_step` are those of steps that verify every draft whole (`--draft-threshold 0`), which
-no clock decides; `tokens_per_s` is the median of the prompts where the engine's policy decides by measured times,
-without prompt and first token: of each prompt the fastest of --repeat runs, as others may use the machine. MTP drafts
-three tokens, as it was trained. Sums and tool calls are greedy replies, prose is drawn at temperature 0.7.
+Each prompt runs with all drafters in turn, so that they meet the same load of the machine. The tokens must be equal to
+the tokens without drafts.
+
+`tokens_per_step` comes from runs that verify every whole draft (`--draft-threshold 0`); it does not depend on times.
+`tokens_per_s` comes from runs in which the engine's policy decides by measured times. It leaves out the prompt and the
+first token. It is the median over prompts of the fastest of --repeat runs, because other programs may use the machine.
+
+MTP drafts three tokens, as in its training. Sums and tool calls are greedy replies. Prose has temperature 0.7.
 """
 
 import argparse
@@ -26,7 +29,7 @@ PROSE_WORDS, PROSE_TOKENS = 48, 128
 
 
 def items(count, heldout):
-    """(kind, prompt, flags): beginnings of held-out prose, sums that are thought through, tool calls and answers."""
+    """Yields (kind, prompt, flags): beginnings of held-out prose, sums with reasoning, tool calls and answers."""
     documents = [text.split(" ") for text in heldout.split(DOCUMENT_BREAK)]
     beginnings = [" ".join(words[at : at + PROSE_WORDS]) for words in documents for at in range(0, len(words), 400)]
     drawn = ["-n", str(PROSE_TOKENS), "--temperature", "0.7", "--ignore-eos"]
@@ -68,7 +71,7 @@ class Total:
 
 
 def continue_prompt(args, prompt, flags, first):
-    """Of every drafter the fastest run by the policy, and one that verifies every draft whole."""
+    """Returns for every drafter the fastest run with the policy, and a run that verifies every whole draft."""
     fastest, whole, texts = {}, {}, set()
     for turn in range(len(DRAFTERS) * args.repeat):
         drafter = DRAFTERS[(first + turn) % len(DRAFTERS)]
@@ -80,7 +83,7 @@ def continue_prompt(args, prompt, flags, first):
             whole[drafter] = generate(args, prompt, [*with_drafter, *all_drafts])
         texts |= {tuple(run["ids"]), tuple(whole[drafter]["ids"])}
     if len(texts) != 1:
-        raise SystemExit(f"drafts change a text: {prompt!r} with {' '.join(flags)}")
+        raise SystemExit(f"the text depends on the drafter: {prompt!r} with {' '.join(flags)}")
     return fastest, whole
 
 
@@ -99,14 +102,14 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--model", default=str(Path(__file__).parents[2] / "models" / "nano"))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--count", type=int, default=20, help="prompts of each kind")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each prompt, of which the fastest counts")
+    parser.add_argument("--count", type=int, default=20, help="prompts per kind (default 20)")
+    parser.add_argument("--repeat", type=int, default=1, help="runs per prompt; the fastest counts (default 1)")
     parser.add_argument("--json")
     args, args.flags = parser.parse_known_args()
     result = measure(args)
     print("| | " + " | ".join(DRAFTERS) + " |\n|---|" + "---|" * len(DRAFTERS))
     for kind, found in result.items():
-        cells = [f"{found[d]['tokens_per_s']} tok/s, {found[d]['tokens_per_step']:.2f} a step" for d in DRAFTERS]
+        cells = [f"{found[d]['tokens_per_s']} tok/s, {found[d]['tokens_per_step']:.2f} per step" for d in DRAFTERS]
         print(f"| {kind} | " + " | ".join(cells) + " |")
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -1,11 +1,11 @@
 """DeepSeek-V4 for training: the parameters of transformers' classes with a forward pass that is fast on one GPU.
 
-`NanoForCausalLM` is transformers' `DeepseekV4ForCausalLM` (same modules, names, initialisation) with `forward` replaced:
-block-local window attention, all experts computed densely and weighted by the router, fused Sinkhorn, the indexer
-trained by an auxiliary loss (transformers' top-k passes it no gradient), and fake quantisation. `check.py` compares it
-with transformers' own forward and with the float64 reference of a fixture.
+`NanoForCausalLM` is transformers' `DeepseekV4ForCausalLM` (same modules, names, initialisation) with another `forward`:
+block-local window attention, dense experts that the router weights, fused Sinkhorn and fake quantisation. An auxiliary
+loss trains the indexer, because transformers' top-k passes it no gradient. `check.py` compares the logits with
+transformers' own forward pass and with the float64 reference of a fixture.
 
-Whole prompts from position 0 only, no cache. Sequence lengths are padded to multiples of 128.
+It has no cache: it computes whole prompts from position 0. It pads sequences to multiples of 128.
 """
 
 import json
@@ -26,7 +26,7 @@ NEGATIVE = -1e30
 
 
 def load_config(path):
-    """transformers' configuration from an official config.json."""
+    """Returns transformers' configuration of an official config.json."""
     fields = json.loads(Path(path).read_text())
     fields.pop("quantization_config", None)
     fields["compress_ratios"] = fields["compress_ratios"][: fields["num_hidden_layers"]]
@@ -35,7 +35,7 @@ def load_config(path):
 
 @dataclass
 class Modes:
-    """Blends of the training phases, tensors in 0..1 so that one compiled graph serves all of them."""
+    """Blends of the training phases: tensors in 0..1, so that all phases use one compiled graph."""
 
     weights: torch.Tensor  # rounded as in the checkpoint
     cache: torch.Tensor  # KV rows, index keys and queries rounded as the engine keeps them
@@ -47,7 +47,7 @@ def fp8(weight, modes):
 
 
 def nvfp4(weight, modes):
-    """Expert stacks [E, N, K]; one global scale per expert."""
+    """Blends expert stacks [E, N, K] into their NVFP4 values, with one global scale per expert."""
     w = weight.detach()
     scale_2 = w.abs().amax((1, 2), keepdim=True) / quant.NVFP4_RANGE
     return quant.straight_through(weight, quant.nvfp4_round(w, scale_2), modes.weights)
@@ -64,7 +64,7 @@ def rms_norm(x, weight=None, eps=1e-6):
 
 
 def rope(x, angles, inverse=False):
-    """Interleaved rotation of the trailing 64 channels; angles [S, 32], x [B, S, ..., channels]."""
+    """Rotates the last 64 channels in neighbouring pairs; angles [S, 32], x [B, S, ..., channels]."""
     cos, sin = angles.cos(), angles.sin()
     if inverse:
         sin = -sin
@@ -78,7 +78,7 @@ def rope(x, angles, inverse=False):
 
 
 def hyper_pre(hc, h):
-    """(x, post, comb) of one mHC site; h [B, S, 4, D]."""
+    """Returns (x, post, comb) of one bridge; h [B, S, 4, D]."""
     n = hc.hc_mult
     flat = h.flatten(2).float()
     rho = torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-6)
@@ -97,10 +97,10 @@ def hyper_post(out, h, post, comb):
 
 
 def compress(module, x, ratio, angles):
-    """Compressed entries [B, S // ratio, d] of a main or index compressor, RoPE at the first position of a window."""
+    """Returns the rows [B, S // ratio, d] of a main or index compressor; RoPE is that of the first pooled position."""
     c = linear(x, module.kv_proj.weight).unflatten(1, (-1, ratio))
     g = linear(x, module.gate_proj.weight).unflatten(1, (-1, ratio)).float() + module.position_bias
-    if ratio == 4:  # overlap: first half of the channels goes to the next window
+    if ratio == 4:  # overlap: the first half of the channels goes to the next row
         d = c.shape[-1] // 2
         first_c = F.pad(c[:, :-1, :, :d], (0, 0, 0, 0, 1, 0))
         first_g = F.pad(g[:, :-1, :, :d], (0, 0, 0, 0, 1, 0), value=NEGATIVE)
@@ -110,7 +110,7 @@ def compress(module, x, ratio, angles):
 
 
 def index_scores(indexer, x, qr, angles, hadamard, modes):
-    """[B, S, E] float32 scores of the lightning indexer."""
+    """Returns the float32 scores [B, S, E] of the indexer."""
     batch, length, _ = x.shape
     keys = compress(indexer, x, 4, angles) @ hadamard.to(x.dtype)
     queries = linear(qr, fp8(indexer.q_b_proj.weight, modes)).view(batch, length, -1, indexer.head_dim)
@@ -124,7 +124,7 @@ def index_scores(indexer, x, qr, angles, hadamard, modes):
 
 
 def window_mask(length, device):
-    """[N, 128, 256]: key j of (previous block, own block) is one of the last 128 positions of query i."""
+    """Returns [N, 128, 256]: whether query i sees key j of (previous block, own block) in its window."""
     i = torch.arange(WINDOW, device=device).unsqueeze(1)
     j = torch.arange(2 * WINDOW, device=device)
     mask = (j > i) & (j <= i + WINDOW)
@@ -133,7 +133,7 @@ def window_mask(length, device):
 
 
 def queries(attn, x, angles, modes):
-    """(queries [B, S, heads, dim], their low-rank form [B, S, Rq])."""
+    """Returns (queries [B, S, heads, dim], their low-rank form [B, S, Rq])."""
     qr = rms_norm(linear(x, fp8(attn.q_a_proj.weight, modes)), attn.q_a_norm.weight)
     q = linear(qr, fp8(attn.q_b_proj.weight, modes)).unflatten(-1, (attn.num_heads, attn.head_dim))
     return rope(rms_norm(q), angles), qr
@@ -144,13 +144,13 @@ def round_rows(rows, modes):
 
 
 def key_rows(attn, x, angles, modes):
-    """Rows of the window [B, S, dim], keys and values in one."""
+    """Returns the window rows [B, S, dim], each key and value."""
     kv = rms_norm(linear(x, fp8(attn.kv_proj.weight, modes)), attn.kv_norm.weight)
     return round_rows(rope(kv, angles), modes)
 
 
 def attention_output(attn, out, angles, modes):
-    """[B, S, D] from the heads' sums [B, S, heads, dim]."""
+    """Returns the output [B, S, D] of the heads' sums [B, S, heads, dim]."""
     groups = attn.config.o_groups
     out = rope(out, angles, inverse=True).flatten(2).unflatten(-1, (groups, -1))
     w = fp8(attn.o_a_proj.weight, modes).to(out.dtype).unflatten(0, (groups, -1))
@@ -158,7 +158,7 @@ def attention_output(attn, out, angles, modes):
 
 
 def attention(attn, x, angles, hadamard, modes):
-    """(output, index loss) of one attention site; x [B, S, D], S a multiple of 128."""
+    """Returns (output, index loss) of one attention sublayer; x [B, S, D], S a multiple of 128."""
     batch, length, _ = x.shape
     heads, dim, blocks = attn.num_heads, attn.head_dim, length // WINDOW
     q, qr = queries(attn, x, angles, modes)
@@ -203,7 +203,7 @@ def attention(attn, x, angles, hadamard, modes):
         out = out + (p[..., width:].reshape(batch, length * heads, -1) @ entries).view(batch, length, heads, dim)
     out = (out.float() / total).to(x.dtype)
     if entries is not None and ratio == 4:
-        # The indexer learns where the heads would look: cross-entropy against their summed attention.
+        # Trains the indexer to predict the heads' summed attention (cross-entropy).
         target = (torch.exp((far - top).clamp(max=0)) / total).sum(2).detach()
         index_loss = -(target * F.log_softmax(scores, -1).masked_fill(hidden, 0)).sum() / (batch * length * heads)
 
@@ -215,7 +215,7 @@ def swiglu(gate, up, limit):
 
 
 def expert_hidden(experts, flat, weights, modes):
-    """[T, E, I]: SwiGLU of every expert times its routing weight, the input of w2."""
+    """Returns the inputs of w2 [T, E, I]: SwiGLU of every expert times its routing weight."""
     up = linear(flat, nvfp4(experts.gate_up_proj, modes).flatten(0, 1))
     up = up.view(-1, experts.num_experts, 2, experts.intermediate_dim)
     y = swiglu(up[:, :, 0], up[:, :, 1], experts.limit) * weights.unsqueeze(-1)
@@ -223,7 +223,7 @@ def expert_hidden(experts, flat, weights, modes):
 
 
 def mixture(moe, x, ids, modes):
-    """(output, load of every expert): all experts computed, unchosen ones weighted zero."""
+    """Returns (output, load of every expert). Computes all experts; experts that are not chosen have weight 0."""
     gate, experts, shared = moe.gate, moe.experts, moe.shared_experts
     flat = x.flatten(0, 1)
     scores = torch.sqrt(F.softplus(F.linear(flat.float(), gate.weight.float())))
@@ -246,7 +246,7 @@ def mixture(moe, x, ids, modes):
 
 @dataclass
 class Pieces:
-    """The parts of a block. They are compiled one by one: compiled as a whole, a block was measurably less exact."""
+    """The parts of a block. They are compiled one by one, because a block compiled as a whole is less exact."""
 
     rms_norm: Callable = rms_norm
     hyper_pre: Callable = hyper_pre
@@ -271,7 +271,7 @@ def block(layer, h, ids, angles, hadamard, modes, pieces):
 
 
 def read_streams(hc, h):
-    """[B, S, D]: what a head reads from the streams."""
+    """Returns a head's mix [B, S, D] of the streams."""
     flat = h.flatten(2).float()
     rho = torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-6)
     pre = torch.sigmoid(F.linear(flat, hc.hc_fn) * rho * hc.hc_scale + hc.hc_base) + hc.eps
@@ -279,17 +279,17 @@ def read_streams(hc, h):
 
 
 def head(model, h):
-    """Normalised hidden states before the output matrix."""
+    """Returns the normalised hidden states before the output matrix."""
     return rms_norm(read_streams(model.model.hc_head, h), model.model.norm.weight)
 
 
 def layer_angles(rotary, kind, positions):
-    """[S, 32] for layers of a kind ("main" or "compress"); positions float32."""
+    """Returns the angles [S, 32] of a kind of layers ("main" or "compress"); positions are float32."""
     return positions.unsqueeze(1) * getattr(rotary, f"{kind}_inv_freq").float()
 
 
 class NanoForCausalLM(DeepseekV4ForCausalLM):
-    """transformers' model with the fast forward pass; `dtype` is that of the activations, parameters stay float32."""
+    """transformers' model with the fast forward pass. Activations have `activation_dtype`, parameters are float32."""
 
     def __init__(self, config, activation_dtype=torch.bfloat16):
         super().__init__(config)
@@ -298,12 +298,12 @@ class NanoForCausalLM(DeepseekV4ForCausalLM):
         self.pieces = Pieces()
 
     def modes(self, quantised, sparse, weights=None):
-        """`quantised` holds for weights, unless `weights` says otherwise, and for the cache."""
+        """`quantised` applies to the cache, and to the weights unless `weights` is set."""
         values = quantised if weights is None else weights, quantised, sparse
         return Modes(*(torch.tensor(float(value), device=self.hadamard.device) for value in values))
 
     def layers(self, ids, modes):
-        """(streams [B, S, 4, D], index loss, expert load) behind each layer; S a multiple of 128."""
+        """Yields (streams [B, S, 4, D], index loss, expert load) after each layer; S a multiple of 128."""
         positions = torch.arange(ids.shape[1], device=ids.device, dtype=torch.float32)
         x = self.model.embed_tokens(ids).to(self.activation_dtype)
         h = x.unsqueeze(2).expand(-1, -1, self.config.hc_mult, -1)
@@ -313,7 +313,7 @@ class NanoForCausalLM(DeepseekV4ForCausalLM):
             yield h, index_loss, load
 
     def hidden(self, ids, modes):
-        """(normalised hidden states, mean index loss, expert loads [layers, E]) of ids [B, S]."""
+        """Returns (normalised hidden states, sum of index losses, expert loads [layers, E]) of ids [B, S]."""
         length = ids.shape[1]
         losses, loads = [], []
         for h, index_loss, load in self.layers(F.pad(ids, (0, -length % WINDOW)), modes):
@@ -322,6 +322,6 @@ class NanoForCausalLM(DeepseekV4ForCausalLM):
         return head(self, h)[:, :length], torch.stack(losses).sum(), torch.stack(loads)
 
     def forward(self, ids, modes=None):
-        """Logits of every position, as the quantised, sparse model computes them unless `modes` says otherwise."""
+        """Returns the logits of every position. Default: the quantised, sparse model."""
         y, _, _ = self.hidden(ids, modes or self.modes(1, 1))
         return linear(y, self.lm_head.weight).float()

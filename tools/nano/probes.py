@@ -1,6 +1,6 @@
 """Evaluation prompts with their expected completions, the same for PyTorch and for the engine.
 
-Facts are hidden in held-out prose; the random seeds are not those of training.
+Facts are planted in held-out prose. Training uses other random seeds.
 """
 
 import random
@@ -14,7 +14,7 @@ DISTANCES = (50, 100, 250, 500, 1000, 1500, 2000, 2500, 3000)
 
 
 def turn_items(sample, kind):
-    """One item per assistant turn: the conversation before it, and the completion that follows."""
+    """Yields one item per assistant turn: the conversation before it, and the expected completion."""
     for i, message in enumerate(sample.messages):
         if message["role"] != "assistant":
             continue
@@ -41,7 +41,7 @@ def two_digit_sums(count, thinking, seed=101):
 
 
 def tool_calls(count, seed=102):
-    """Weather and calculator by turns, thinking by turns: the call, and the answer after the result."""
+    """Yields calls and the answers after their results. Weather and calculator alternate, and thinking on and off."""
     rng = random.Random(seed)
     for i in range(count):
         kind = ("weather", "calculator")[i % 2]
@@ -50,7 +50,7 @@ def tool_calls(count, seed=102):
 
 
 def planted_key(rng, prose, tokenizer, distance):
-    """One fact, `distance` tokens of prose from its end to the end of the prompt, one question."""
+    """Returns an item with one fact and one question. `distance` tokens separate the fact and the end of the prompt."""
     ((subject, value),) = recall.random_facts(rng, prose, 1)
     asked = recall.question(rng, subject)
     length = lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)  # noqa: E731

@@ -1,7 +1,7 @@
 """Public-domain prose from Debian packages: the King James Bible and six novels of Jane Austen.
 
-`bible-kjv` + `bible-kjv-text` print the Bible through the `bible` command; `r-cran-janeaustenr` carries the novels as
-lines of text in an R data file. Both are reduced to plain paragraphs. Whole books and chapters are held out.
+The command `bible` of the packages `bible-kjv` and `bible-kjv-text` prints the Bible. `r-cran-janeaustenr` has the
+novels as lines of text in an R data file. Both become plain paragraphs. Whole books and chapters are held out.
 
     python3 prose.py OUT_DIR        writes train.txt and heldout.txt
 """
@@ -21,7 +21,7 @@ DOCUMENT_BREAK = "\n\f\n"
 
 
 def bible_chapters():
-    """(book, chapter, verses) in order. The reference is everything before the first blank."""
+    """Returns (book, chapter, verses) in order. A line is a reference, a blank and the verse."""
     text = subprocess.run(["bible", "-f", "gen1:1-rev22:21"], capture_output=True, text=True, check=True).stdout
     chapters, key = [], None
     for line in text.splitlines():
@@ -41,11 +41,11 @@ def chapter_paragraphs(verses, per_paragraph=4):
 
 
 def r_character_vectors(path):
-    """Character vectors of an R lazy-load database: zlib pieces, each one XDR-serialised STRSXP."""
+    """Yields the character vectors of an R lazy-load database: zlib pieces, each an XDR-serialised STRSXP."""
     data, pos = Path(path).read_bytes(), 0
     while pos < len(data):
         stream = zlib.decompressobj()
-        piece = stream.decompress(data[pos + 4 :])  # 4 bytes of length first
+        piece = stream.decompress(data[pos + 4 :])  # after 4 bytes of length
         pos = len(data) - len(stream.unused_data)
         encoding_length = struct.unpack(">i", piece[14:18])[0]
         at = 18 + encoding_length
@@ -63,7 +63,7 @@ def r_character_vectors(path):
 
 
 def austen_chapters(lines):
-    """Chapters as text with one line per paragraph."""
+    """Returns the chapters as text with one line per paragraph."""
     chapters, paragraph, chapter = [], [], []
     for line in lines + ["CHAPTER"]:
         line = line.strip()

@@ -1,4 +1,4 @@
-"""Recall tasks: a key of random form is planted in prose or in a conversation and asked for later."""
+"""Recall tasks: a text or a conversation states a random key, and a later question needs it."""
 
 import tasks
 
@@ -7,7 +7,7 @@ CONSONANTS = "BCDFGHJKLMNPQRSTVWXZ"
 
 
 def random_value(rng, prose):
-    """Digits, letters and digits, or words: nothing that the prose could predict."""
+    """Returns digits, letters and digits, or words. The prose cannot predict them."""
     pick = rng.random()
     if pick < 0.45:
         return "".join(rng.choice("0123456789") for _ in range(rng.randrange(3, 8)))
@@ -18,7 +18,7 @@ def random_value(rng, prose):
 
 
 def random_facts(rng, prose, count):
-    """Distinct (subject, value) pairs such as ("code of Boaz", "48213")."""
+    """Returns distinct (subject, value) pairs such as ("code of Boaz", "48213")."""
     facts = {}
     while len(facts) < count:
         name = rng.choice(prose.names) if rng.random() < 0.8 else tasks.invented_city(rng)
@@ -41,12 +41,12 @@ def answer(subject, value):
 
 
 def distance(rng, limit):
-    """Log-uniform in tokens: short distances stay in the mix at every stage of the curriculum."""
+    """Returns a log-uniform number of tokens, so that every stage of the curriculum has short distances."""
     return int(30 * (max(limit, 40) / 30) ** rng.random())
 
 
 def filler_with_facts(rng, prose, facts, tokens):
-    """About `tokens` tokens of prose with the statements of the facts between its sentences."""
+    """Returns about `tokens` tokens of prose with the statements of the facts between its sentences."""
     sentences = prose.sentences(rng, tokens)
     places = sorted((rng.randrange(len(sentences) + 1) for _ in facts), reverse=True)
     order = list(facts)
@@ -57,7 +57,7 @@ def filler_with_facts(rng, prose, facts, tokens):
 
 
 def planted_in_prose(rng, prose, limit):
-    """One long user turn of prose with facts in it, then questions in several turns."""
+    """Returns one long user turn of prose with facts, then questions in several turns."""
     thinking = rng.random() < 0.2
     facts = random_facts(rng, prose, rng.choice((1, 1, 2, 3, 4, 6, 8)))
     text = filler_with_facts(rng, prose, facts, distance(rng, limit))
@@ -72,7 +72,7 @@ def planted_in_prose(rng, prose, limit):
 
 
 def planted_in_chat(rng, prose, limit):
-    """Facts told in the first turns, other turns between, questions at the end."""
+    """Returns facts in the first turns, other turns between, questions at the end."""
     facts = random_facts(rng, prose, rng.choice((1, 2, 2, 3, 4)))
     messages = tasks.system(rng)
     for subject, value in facts:
@@ -94,9 +94,9 @@ def planted_in_chat(rng, prose, limit):
 
 
 def plain_text(rng, prose, limit):
-    """Text without chat marks: facts in prose, and the same facts once more at the end.
+    """Returns [(text, weight)] without chat marks: facts in prose, and the same facts again at the end.
 
-    Returns [(text, weight)]: the second statements carry the loss.
+    The values of the second statements have the loss weight.
     """
     facts = random_facts(rng, prose, rng.choice((1, 2, 4, 6)))
     pieces = [(filler_with_facts(rng, prose, facts, distance(rng, limit)), 0)]
@@ -109,7 +109,7 @@ def plain_text(rng, prose, limit):
 
 
 def repeated_words(rng, prose, limit):
-    """A random word list, filler, and the list again: the purest copying signal."""
+    """Returns a random word list, filler, and the list again: copying without any other clue."""
     words = " ".join(rng.choice(prose.words) for _ in range(rng.randrange(8, 60)))
     gap = " ".join(prose.sentences(rng, distance(rng, limit))) if rng.random() < 0.7 else ""
     mark = rng.choice(prose.names)

@@ -1,8 +1,8 @@
 """Sinkhorn normalisation of the 4 x 4 stream mixers: a plain reference and a fused Triton version with its gradient.
 
-The forward kernel keeps the divisor of every step; the backward kernel walks the steps in reverse, undoing each
-division as it goes. The gradient is that of the iterations actually taken. (That of the limit matrix, which is cheaper,
-is up to ten times too large once mixers grow far from converged: a training run diverged on it.)
+The forward kernel stores the divisor of every step. The backward kernel runs the steps in reverse and undoes each
+division, so that the gradient is exact for the iterations that ran. The gradient of the limit matrix is cheaper, but up
+to ten times too large if a mixer has not converged; training then diverges.
 """
 
 import torch
@@ -17,7 +17,7 @@ BLOCK = 128
 
 
 def reference(logits, iterations, eps):
-    """logits [..., 4, 4] to comb: softmax over the last axis, then alternating column and row steps."""
+    """Returns comb of logits [..., 4, 4]: softmax over the last axis, then alternating column and row steps."""
     comb = torch.softmax(logits, -1) + eps
     comb = comb / (comb.sum(-2, keepdim=True) + eps)
     for _ in range(iterations - 1):
@@ -75,7 +75,7 @@ if triton:
                 total = tl.load(sums + where, mask=inside, other=1.0)
                 g = (g - tl.sum(g * y, 2)[:, :, None]) / total[:, :, None]
                 y = y * total[:, :, None]
-        y = y - eps  # the softmax
+        y = y - eps  # the softmax's output
         tl.store(out + at, y * (g - tl.sum(g * y, 2)[:, :, None]), mask=mask)
 
 

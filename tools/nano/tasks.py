@@ -1,6 +1,6 @@
 """Generated chat tasks: sums, tool calls, small talk. Every generator takes a `random.Random` and returns a `Sample`.
 
-Answers are a function of the prompt alone, so that greedy decoding can be scored by equality.
+An answer depends only on the prompt, so that a score can compare the text of greedy decoding.
 """
 
 import json
@@ -104,7 +104,7 @@ OPERATIONS = {
 
 @dataclass
 class Sample:
-    """A conversation; training takes the loss on its assistant turns."""
+    """A conversation. Training takes the loss on its assistant turns."""
 
     messages: list
     tools: list | None = None
@@ -134,7 +134,7 @@ def number(rng, digits):
 
 
 def add_by_columns(a, b):
-    """The written-out addition, units first: `7 + 8 = 15, write 5 carry 1. 2 + 4 + 1 = 7, write 7.`"""
+    """Returns the addition by columns, units first: `7 + 8 = 15, write 5 carry 1. 2 + 4 + 1 = 7, write 7.`"""
     steps, carry, place = [], 0, 1
     while place <= max(a, b):
         x, y = a // place % 10, b // place % 10
@@ -149,7 +149,7 @@ def add_by_columns(a, b):
 
 
 def sum_turn(rng, thinking, digits=None):
-    """One question and answer: (user, assistant)."""
+    """Returns one question and its answer: (user, assistant)."""
     if digits is None:
         digits = rng.choices(((1, 1), (2, 2), (1, 2), (2, 1), (3, 3), (3, 2)), (2, 10, 2, 2, 3, 1))[0]
     a, b = number(rng, digits[0]), number(rng, digits[1])
@@ -220,7 +220,7 @@ def greeting_turns(rng, thinking):
 
 
 def invented_city(rng):
-    """A made-up name, so that the argument must be copied rather than looked up."""
+    """Returns an invented name, so that the model must copy the argument."""
     syllables = "ba de ko lu mi na ro sha ti ve zo gal mor bri ost wen".split()
     return "".join(rng.choice(syllables) for _ in range(rng.choice((2, 3)))).capitalize()
 
@@ -248,7 +248,7 @@ def tool_use(rng, thinking=None, kind=None, turns=None):
 
 
 def chatter(rng, prose):
-    """Greetings, repeating and continuing text, sometimes mixed with sums."""
+    """Returns a conversation of greetings, repetitions, continuations and sums."""
     thinking = rng.random() < 0.3
     messages = system(rng)
     for _ in range(rng.choice((1, 2, 3, 4))):

@@ -3,7 +3,7 @@
     python3 tokenizer.py --v4 DIR_WITH_V4_TOKENIZER --prose TRAIN_TXT --out models/nano
 
 Ids: 0, 1, 2 = BOS, EOS, pad; 3..258 the bytes in V4's order; 259 + k = merge k; then placeholders and V4's functional
-tokens. Digits are left out of the training text, so every digit stays one token.
+tokens. The training text has no digits, so that every digit is one token.
 """
 
 import argparse
@@ -21,17 +21,17 @@ from corpus import Prose
 VOCAB_SIZE = 4096
 FIRST_MERGE = 259
 PLACEHOLDERS = 6
-FUNCTIONAL = range(128800, 128847)  # V4 ids of the tokens that text or chat encoding may use
+FUNCTIONAL = range(128800, 128847)  # V4 ids of tokens that text and chat encoding use
 
 
 def byte_symbols(v4_vocab):
-    """The 256 single-byte symbols in V4's id order."""
+    """Returns the 256 single-byte symbols in V4's id order."""
     by_id = {i: token for token, i in v4_vocab.items()}
     return [by_id[i] for i in range(3, FIRST_MERGE)]
 
 
 def training_text(prose_path):
-    """Prose and generated conversations without digits and without added tokens."""
+    """Yields prose and generated conversations without digits and without added tokens."""
     text = Path(prose_path).read_text(encoding="utf-8")
     rng, prose = random.Random(7), Prose(text)
     pieces = [text]

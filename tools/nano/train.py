@@ -2,9 +2,10 @@
 
     python3 train.py --prose DIR --model models/nano --out DIR --minutes 10 [--resume] [--init CHECKPOINT]
 
-Progress p runs from 0 to 1 over the minutes given (time of earlier runs included with --resume). Recall distances grow
-from 60 to 900 tokens while rows have 1,024; rows of 3,072 with distances to 2,800 join at 0.45. CSA sees every entry
-until --sparse-from, then only the indexer's picks; weights and KV are rounded as in the checkpoint from --quantise-from.
+Progress p goes from 0 to 1 over --minutes; with --resume the time of earlier runs counts. At first rows have 1,024
+tokens and recall distances grow from 60 to 900. At p = 0.45 rows of 3,072 with distances up to 2,800 join. CSA sees
+every row until --sparse-from, then only the indexer's picks. From --quantise-from weights and KV are rounded as in the
+checkpoint.
 """
 
 import argparse
@@ -25,21 +26,21 @@ from checkpoint import load_quantised
 from corpus import Corpus, Prose
 from model import NanoForCausalLM, Pieces, linear, load_config
 
-RECIPE = "mixer-rate-1"  # states of another recipe are not continued
+RECIPE = "mixer-rate-1"  # --resume refuses the state of another recipe
 SHORT, LONG = (64, 1024), (21, 3072)  # (rows, tokens)
 LONG_FROM = 0.45
 QUICK_DISTANCES = (50, 250, 500, 1000, 2000)
 
 
 def recall_limit(p):
-    """Longest recall distance in tokens at progress p."""
+    """Returns the longest recall distance in tokens at progress p."""
     if p < LONG_FROM:
         return 60 * (900 / 60) ** min(max((p - 0.04) / 0.31, 0), 1)
     return 2800
 
 
 class Batches(torch.utils.data.IterableDataset):
-    """Batches made in worker processes; the shared value carries the progress of training."""
+    """Batches, made in worker processes. The shared value holds the progress of training."""
 
     def __init__(self, prose_path, tokenizer_path, progress, seed, noise):
         self.prose_path, self.tokenizer_path = prose_path, tokenizer_path
@@ -60,7 +61,7 @@ class Batches(torch.utils.data.IterableDataset):
 
 
 def initialise(model, seed):
-    """Balanced random hash tables; stream mixers that start near the identity."""
+    """Sets balanced random hash tables, and stream mixers near the identity."""
     generator = torch.Generator().manual_seed(seed)
     config = model.config
     for layer in model.model.layers:
@@ -72,7 +73,7 @@ def initialise(model, seed):
             hc.base.data[2 * n :] = 2.0 * torch.eye(n).flatten()
 
 
-MIXER_RATE = 0.2  # of the learning rate: sharp stream mixers are what made longer runs diverge
+MIXER_RATE = 0.2  # share of the learning rate: sharp stream mixers make long runs diverge
 
 
 def optimizer_of(model, rate):
@@ -86,7 +87,7 @@ def optimizer_of(model, rate):
 
 
 def clip(model, limit):
-    """Norm of the gradients; the indexer's are clipped apart, its loss must not scale the model's down."""
+    """Clips the gradients; returns the model's norm. The indexer's norm is apart: it must not scale the model's."""
     index = [p for name, p in model.named_parameters() if ".indexer." in name]
     ids = {id(p) for p in index}
     torch.nn.utils.clip_grad_norm_(index, limit)
@@ -103,14 +104,14 @@ def token_loss(hidden, weight, targets, weights):
 
 @torch.no_grad()
 def balance(layers, loads, step_size):
-    """Nudges the routers' choice biases toward equal loads."""
+    """Moves the routers' biases towards equal loads."""
     for layer, load in zip(layers, loads):
         if not layer.mlp.is_hash:
             layer.mlp.gate.e_score_correction_bias += step_size * torch.sign(load.mean() - load)
 
 
 class Run:
-    """State of a training run: what is saved, restored and reported."""
+    """A training run: its state, which is saved and restored, and its reports."""
 
     def __init__(self, args):
         self.args, self.out = args, Path(args.out)
@@ -129,7 +130,7 @@ class Run:
         if args.resume and state.exists():
             saved = torch.load(state, map_location="cuda")
             if saved.get("recipe") != RECIPE:
-                raise SystemExit(f"{state} comes from another recipe; remove it and start afresh")
+                raise SystemExit(f"{state} has another recipe: remove it, or run without --resume")
             self.model.load_state_dict(saved["model"])
             self.optimizer.load_state_dict(saved["optimizer"])
             self.elapsed, self.step, self.tokens = saved["elapsed"], saved["step"], saved["tokens"]
@@ -153,7 +154,7 @@ class Run:
             f.write(line + "\n")
 
     def phase(self, p):
-        """(quantised, sparse, learning rate) at progress p."""
+        """Returns (quantised, sparse, learning rate) at progress p."""
         warm = min(1.0, (self.step + 1) / 150)
         rate = self.args.rate * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * min(p, 1.0)))) * warm
         return float(p >= self.args.quantise_from), float(p >= self.args.sparse_from), rate
@@ -170,7 +171,7 @@ class Run:
         self.log(quantised=quantised, sparse=sparse, **result)
 
     def compare_compiled(self, inputs, targets, weights, modes):
-        """Logs how far the compiled pieces' loss and gradients are from the plain ones'."""
+        """Logs the difference of loss and gradients between compiled and plain pieces."""
         compiled, grads, losses = self.model.pieces, [], []
         for pieces in (Pieces(), compiled):
             self.model.pieces = pieces
@@ -253,10 +254,10 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--rate", type=float, default=1.2e-3)
-    parser.add_argument("--noise", type=float, default=0.15, help="share of prose inputs replaced at random")
+    parser.add_argument("--noise", type=float, default=0.15, help="share of prose inputs that are replaced at random")
     parser.add_argument("--sparse-from", type=float, default=0.5)
     parser.add_argument("--quantise-from", type=float, default=0.6)
-    parser.add_argument("--evaluate-every", type=float, default=150, help="seconds")
+    parser.add_argument("--evaluate-every", type=float, default=150, help="seconds between two evaluations")
     parser.add_argument("--workers", type=int, default=13)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--resume", action="store_true")

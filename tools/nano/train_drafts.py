@@ -1,11 +1,11 @@
-"""Trains both draft modules of the nano model on one GPU; the model itself is frozen, as its checkpoint has it.
+"""Trains both draft modules of the nano model on one GPU. The model itself is frozen, with the checkpoint's weights.
 
     python3 train_drafts.py --prose DIR --model models/nano --out DIR --seconds 150
 
-Drafts learn the model's own distribution of every next token (cross-entropy and total variation, which is what sampled
-drafts are refused with), on text of which part is replaced by what the model would draw there. MTP learns its first
-three steps, each on its own streams of the step before; DSpark its five places with bigram and confidence head. Writes
-mtp.safetensors, dspark.safetensors (weights as in the checkpoint) and drafts.json, the acceptance of both.
+Drafts learn the model's distribution of every next token: cross-entropy, and total variation, which is the share of
+sampled draft tokens that are rejected. In the text some tokens are replaced by draws of the model. MTP learns its first
+three steps, each from its own streams of the previous step. DSpark learns its five positions with bigram and confidence
+head. Writes mtp.safetensors, dspark.safetensors (weights as in the checkpoint) and drafts.json (their acceptance).
 """
 
 import argparse
@@ -35,13 +35,13 @@ from sinkhorn import reference as reference_sinkhorn
 SHARES = {"prose": 0.45, "sum": 0.14, "tool": 0.2, "chat": 0.06, "recall-prose": 0.05, "recall-chat": 0.07, "recall-words": 0.03}
 ROWS, LENGTH, STRIDE = 16, 1024, 4  # DSpark drafts at every STRIDE-th position
 MTP_STEPS = 3
-MOST_REDRAWN = 0.6  # of a row's tokens
-PLACE_WEIGHT = 0.8  # of a place, relative to the one before
+MOST_REDRAWN = 0.6  # largest share of a row's tokens
+PLACE_WEIGHT = 0.8  # loss weight of a draft position, relative to the previous one
 CONFIDENCE_WEIGHT = 0.1
 
 
 class Rows(torch.utils.data.IterableDataset):
-    """(ids, weights) [ROWS, LENGTH], made in worker processes; weights[t]: of the row that predicts ids[t + 1]."""
+    """(ids, weights) [ROWS, LENGTH], made in worker processes. weights[t]: for the row that predicts ids[t + 1]."""
 
     def __init__(self, prose_path, tokenizer_path, seed, shape):
         self.prose_path, self.tokenizer_path, self.seed, self.shape = prose_path, tokenizer_path, seed, shape
@@ -58,7 +58,7 @@ class Rows(torch.utils.data.IterableDataset):
 
 
 def match_loss(state, bigram, head, bigram_head, targets, weights):
-    """(loss, total variation of every row, whether the arg-max agrees) of drafts against the model's rows."""
+    """Returns (loss, total variation of every row, whether the arg-max agrees) of drafts against the model's rows."""
     logits = F.linear(state.float(), head)
     if bigram is not None:
         logits = logits + F.linear(bigram.float(), bigram_head)
@@ -71,7 +71,7 @@ def match_loss(state, bigram, head, bigram_head, targets, weights):
 
 @torch.no_grad()
 def redraw(trunk, ids, weights, modes):
-    """ids with a random share of what weighs 1 replaced by what the model draws after the row's own tokens."""
+    """Returns ids. Draws of the model replace a random share of the tokens of weight 1."""
     logits = F.linear(trunk.hidden(ids, modes)[0].float(), trunk.lm_head.weight)
     drawn = (logits - torch.empty_like(logits).exponential_().log_()).argmax(-1)
     share = MOST_REDRAWN * torch.rand(len(ids), 1, device=ids.device)
@@ -80,7 +80,7 @@ def redraw(trunk, ids, weights, modes):
 
 
 class Lesson:
-    """A drafter with its optimizer, and what it makes of a text."""
+    """A drafter with its optimizer."""
 
     def __init__(self, drafter, rate):
         self.drafter = drafter.float().to(device())
@@ -99,7 +99,7 @@ class Lesson:
 
 class MtpLesson(Lesson):
     def measure(self, trunk, seen, weights, modes):
-        """(loss, variations, agreements, weights: lists by place of [B, drafts], loads)."""
+        """Returns (loss, variations, agreements, weights: one [B, drafts] per draft position, loads)."""
         states, loads = self.drafter(trunk, seen, modes, MTP_STEPS)
         targets, after = seen.logits[:, 1:], weights[:, 1:]
         total, found = 0.0, []
@@ -138,7 +138,7 @@ def device():
 
 
 def probe_rows(tokenizer, heldout_text, length):
-    """{kind: (ids, weights)} of held-out prose and of replies as the model writes them; weight 1 where drafts count."""
+    """Returns {kind: (ids, weights)} of held-out prose and expected replies; weight 1 if drafts count there."""
     ids = tokenizer.encode(heldout_text.replace(DOCUMENT_BREAK, "\n\n"), add_special_tokens=False).ids
     rows = {"prose": [(ids[i : i + length], 0) for i in range(0, min(len(ids), 40 * length) - length, length)]}
     conversations = {"sums": list(probes.two_digit_sums(40, True)), "tools": list(probes.tool_calls(40))}
@@ -183,7 +183,7 @@ class Run:
     def compile(self):
         torch.backends.cuda.matmul.allow_tf32 = True
         torch._dynamo.config.recompile_limit = 64
-        torch._dynamo.config.suppress_errors = True  # a part that can't be compiled runs as it is
+        torch._dynamo.config.suppress_errors = True  # a part that cannot be compiled runs uncompiled
         if self.args.plain_sinkhorn:
             nano.sinkhorn = reference_sinkhorn
         self.trunk.pieces = nano.Pieces.compiled()
@@ -201,7 +201,7 @@ class Run:
         ))
 
     def step(self, ids, weights, p, number):
-        """One step of both drafters; {name: (loss, norm, agreement by place)}."""
+        """Trains both drafters one step; returns {name: (loss, norm, agreement per draft position)}."""
         ids = redraw(self.trunk, ids, weights, self.frozen)
         seen = look(self.trunk, ids, self.frozen, self.targets)
         modes = self.trunk.modes(1, 1, weights=p >= self.args.quantise_from)
@@ -221,7 +221,7 @@ class Run:
             self.compile()
         started, number, limit, warm = time.time(), 0, self.args.seconds, None
         while True:
-            # The clock of the schedule starts when everything is compiled, and ends with the time given.
+            # The schedule starts after compilation and ends after --seconds in total.
             now = time.time() - started
             if number == 4:
                 warm = now
@@ -240,7 +240,7 @@ class Run:
         self.log(steps=number, tokens=number * self.args.rows * self.args.length, seconds=round(time.time() - started, 1))
 
     def finish(self):
-        """Writes the modules, and what they are good for as written."""
+        """Writes the modules, reads them again and writes their acceptance."""
         result = {}
         heldout = (Path(self.args.prose) / "heldout.txt").read_text(encoding="utf-8")
         rows = probe_rows(self.tokenizer, heldout, self.args.length)
@@ -260,7 +260,7 @@ class Run:
 
     @torch.no_grad()
     def acceptance(self, lesson, name, ids, weights):
-        """Along a text: share of drafts whose leading places agree with the model's arg-max, and 1 - variation."""
+        """Returns the share of drafts whose first N tokens are the model's arg-max, and the mean of 1 - variation."""
         self.trunk.pieces = nano.Pieces()
         leading, close, total = 0.0, 0.0, 0.0
         for start in range(0, len(ids), 8):
@@ -268,7 +268,7 @@ class Run:
             seen = look(self.trunk, part, self.frozen, self.targets)
             extra = {"stride": 1} if name == "dspark" else {}
             _, variations, agreements, places, _ = lesson.measure(self.trunk, seen, counts, self.frozen, **extra)
-            whole = torch.stack(places).amin(0)  # drafts that lie in what counts with every place
+            whole = torch.stack(places).amin(0)  # 1 if all positions of the draft count
             leading = leading + (torch.stack(agreements).float().cumprod(0) * whole).sum((1, 2))
             close = close + ((1 - torch.stack(variations)) * whole).sum((1, 2))
             total = total + whole.sum()
@@ -285,8 +285,8 @@ def main():
     parser.add_argument("--prose", required=True, help="folder with train.txt and heldout.txt")
     parser.add_argument("--model", required=True, help="the model's folder")
     parser.add_argument("--out", required=True)
-    parser.add_argument("--seconds", type=float, default=150, help="of training, compiling included")
-    parser.add_argument("--steps", type=int, default=-1, help="at most so many")
+    parser.add_argument("--seconds", type=float, default=150, help="time of training with compilation (default 150)")
+    parser.add_argument("--steps", type=int, default=-1, help="at most this number of steps (default -1: no limit)")
     parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--quantise-from", type=float, default=0.6)
     parser.add_argument("--rows", type=int, default=ROWS)
@@ -294,7 +294,7 @@ def main():
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-compile", dest="compile", action="store_false")
-    parser.add_argument("--plain-sinkhorn", action="store_true", help="where check_gpu.py finds the fused one wrong")
+    parser.add_argument("--plain-sinkhorn", action="store_true", help="use the plain Sinkhorn, if check_gpu.py finds an error in the fused one")
     run = Run(parser.parse_args())
     run.train()
     run.finish()
