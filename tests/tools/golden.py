@@ -1,4 +1,4 @@
-"""What the tests of tools/golden share: a Python that has the packages, dsv4's logits."""
+"""Shared by the tests of tools/golden: a Python that has the packages, dsv4's logits."""
 
 import os
 import subprocess
@@ -7,27 +7,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
-BESIDE = ROOT.parent / "shared" / "fixtures"  # may be there: more fixtures (tests/support/fixture.h)
+BESIDE = ROOT.parent / "shared" / "fixtures"  # more fixtures, if the folder exists (tests/support/fixture.h)
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "tools" / "golden"))
 
 
 def skip(reason):
-    """ctest shows the test as skipped."""
+    """Ends the test; ctest shows it as skipped."""
     print(f"skipped: {reason}")
     sys.exit(77)
 
 
 def go_on_with(python, reason):
-    """Runs the test once more with this Python; skips it, with the reason, where there is none."""
+    """Starts the test again with this Python. Skips it with the reason if that Python does not exist or was used."""
     if "DSV4_OTHER_PYTHON" in os.environ or not os.path.exists(python):
         skip(reason)
     os.environ["DSV4_OTHER_PYTHON"] = "1"
-    os.execv(python, [str(python), "-B", *sys.argv])  # whole: the interpreter finds its folder by its name
+    os.execv(python, [str(python), "-B", *sys.argv])  # not resolved: Python finds its packages by this path
 
 
 def dsv4_logits(dsv4, folder, ids):
-    """Of every row, nothing rounded."""
+    """Returns the logits of every row, without rounding of KV and index rows."""
     import formats
     from tensor_file import read_tensors
 

@@ -1,4 +1,4 @@
-"""tools/golden/install_transformers.py: the library that stands in for NVIDIA's, and what is said without it."""
+"""Tests tools/golden/install_transformers.py: the library that stands in for NVIDIA's, and messages of failures."""
 
 import collections
 import contextlib
@@ -51,7 +51,7 @@ class StandIn(unittest.TestCase):
 
 
 class Refusals(unittest.TestCase):
-    """Each: exit status 77, one line, nothing left."""
+    """Each failure gives exit status 77 and one line, and leaves no files."""
 
     def refused(self, **environment):
         with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()) as out:
@@ -63,7 +63,7 @@ class Refusals(unittest.TestCase):
                 self.assertEqual(install_transformers.main(), 77)
             self.assertFalse(target.exists())
         self.assertEqual(out.getvalue().count("\n"), 1, out.getvalue())
-        self.assertTrue(out.getvalue().startswith("== skipped: transformers cannot be had: "), out.getvalue())
+        self.assertTrue(out.getvalue().startswith("== skipped: cannot install transformers: "), out.getvalue())
         return out.getvalue()
 
     def test_pypi_cannot_be_reached(self):
@@ -78,7 +78,7 @@ class Refusals(unittest.TestCase):
     def test_no_room(self):
         usage = collections.namedtuple("usage", "total used free")(4 << 30, 3 << 30, 1 << 30)
         with mock.patch.object(install_transformers.shutil, "disk_usage", return_value=usage):
-            self.assertRegex(self.refused(), r"has 1024 MiB free, and \d+ are needed")
+            self.assertRegex(self.refused(), r"has 1024 MiB free: \d+ MiB are needed")
 
     def test_torch_does_not_run(self):
         def fetch():
@@ -88,7 +88,7 @@ class Refusals(unittest.TestCase):
 
         with mock.patch.object(install_transformers, "fetch", fetch):
             said = self.refused()
-        self.assertIn("cannot be had: torch does not run without NVIDIA's libraries", said)
+        self.assertIn("cannot install transformers: torch does not run without NVIDIA's libraries", said)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/kernel_times.py on records made here."""
+"""Tests bench/kernel_times.py with invented records."""
 
 import json
 import os
@@ -15,7 +15,7 @@ EMBED, EXPERTS, LINEAR, SAMPLE = ("_ZN4dsv411EmbedKernelEv", "_ZN4dsv47experts15
 
 
 def step(gpu, begin, experts, ends=True):
-    """A pass of two layers: a linear of 10 us, experts behind it, a copy beside them."""
+    """Returns a pass of two layers: a linear of 10 us, then experts, and a copy that overlaps the experts."""
     lines, at = ["%d %d %d %s" % (gpu, begin, begin + 1000, EMBED)], begin + 1000
     for _ in range(2):
         lines.append("%d %d %d %s" % (gpu, at, at + 10000, LINEAR))
@@ -39,7 +39,7 @@ class KernelTimes(unittest.TestCase):
         for gpu in [0, 1]:
             for i, experts in enumerate([20000, 30000, 90000]):
                 lines += step(gpu, 1000000 * i, experts + 1000 * gpu)
-            lines += step(gpu, 9000000, 500000, ends=False)  # a prompt: nothing is drawn
+            lines += step(gpu, 9000000, 500000, ends=False)  # a prompt: no token is sampled
         done = self.run_on(reversed(lines), "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         found = [json.loads(line) for line in done.stdout.splitlines()]

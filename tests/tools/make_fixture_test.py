@@ -1,4 +1,4 @@
-"""tools/golden: formats are exact, the reference agrees with an independent one and with what dsv4 computes.
+"""Tests tools/golden: formats are exact; the reference agrees with an independent one and with dsv4's logits.
 
     make_fixture_test.py DSV4
 """
@@ -12,13 +12,13 @@ from pathlib import Path
 
 from golden import ROOT, dsv4_logits, go_on_with
 
-import install_transformers  # in tools/golden, which golden put on the path
+import install_transformers  # golden adds tools/golden to the path
 
 if not importlib.util.find_spec("numpy"):
     python = install_transformers.PYTHON if install_transformers.is_installed() else ROOT / ".venv" / "bin" / "python"
-    go_on_with(python, "no numpy; .venv gets it from PyPI (scripts/fixtures)")
+    go_on_with(python, "numpy is not installed: run scripts/fixtures")
 
-import make_fixture  # noqa: E402  (in tools/golden; it also sets what numpy reads)
+import make_fixture  # noqa: E402  (it sets environment variables that numpy reads)
 import formats  # noqa: E402
 import numpy as np  # noqa: E402
 from reference import Reference  # noqa: E402
@@ -30,7 +30,7 @@ PACKERS = (formats.pack_bf16, formats.pack_fp8, formats.pack_mxfp4, formats.pack
 
 
 def stored(pack, x, rng):
-    """The values that a file holds of x."""
+    """Returns the values of x after packing."""
     return formats.unpack({"m" + suffix: tensor for suffix, tensor in pack(x, rng).items()}, "m")
 
 
@@ -81,7 +81,7 @@ class Golden(unittest.TestCase):
 
 
 class Made(unittest.TestCase):
-    """Of each kind one with a short prompt (beyond the window): every format, as it is written."""
+    """A fixture of each kind, and so of each format, with a prompt just longer than the window."""
 
     def test_pieces_give_the_rows_of_the_whole(self):
         tensors = read_tensors(GOLDEN / "model.safetensors")

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""scripts/setup where packages are missing, or are not to be had: with stand-ins for dpkg-query, apt-get and sudo, in a copy of its
-folder."""
+"""Tests scripts/setup with packages that are missing or cannot be installed.
+
+A copy of its folder runs with small programs that stand in for dpkg-query, apt-get and sudo.
+"""
 
 import os
 import shutil
@@ -13,7 +15,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 STAND_INS = {
     # dpkg-query -W -f=FORMAT -- NAME
     "dpkg-query": 'for name; do :; done\ngrep -qx "$name" "$STATE/installed" && printf installed',
-    # apt-get ... install --no-install-recommends NAME...: all of them or none, as the real one.
+    # apt-get ... install --no-install-recommends NAME...: installs all or none, like apt-get.
     "apt-get": '''case " $* " in *" install "*) ;; *) exit 0 ;; esac
 names=${*##*--no-install-recommends }
 echo "$names" >> "$STATE/asked"

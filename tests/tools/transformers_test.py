@@ -1,8 +1,8 @@
-"""The references of fixtures, and what dsv4 computes, against transformers' DeepSeek-V4: code that is not ours.
+"""Compares the references of fixtures, and dsv4's logits, with transformers' independent DeepSeek-V4.
 
     transformers_test.py DSV4
 
-Skipped where tools/golden/install_transformers.py has not installed it (scripts/test all does where PyPI is reached).
+Skipped if tools/golden/install_transformers.py has not installed it ("scripts/test all" runs that script).
 """
 
 import sys
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from golden import BESIDE, GOLDEN, dsv4_logits, go_on_with
 
-import install_transformers  # in tools/golden, which golden put on the path
+import install_transformers  # golden adds tools/golden to the path
 
 if sys.prefix != str(install_transformers.TARGET):
     python = install_transformers.PYTHON if install_transformers.is_installed() else ""
-    go_on_with(python, "no transformers; tools/golden/install_transformers.py gets it from PyPI")
+    go_on_with(python, "transformers is not installed: run tools/golden/install_transformers.py")
 
 import make_fixture  # noqa: E402
 import formats  # noqa: E402
@@ -42,7 +42,7 @@ class Made(unittest.TestCase):
 
 
 class There(unittest.TestCase):
-    """Fixtures of another author: those of the repository and those beside it."""
+    """Fixtures that another implementation made, in the repository and in the folder next to it."""
 
     def test_transformers_agrees_with_them(self):
         for kind in (*make_fixture.KINDS, "pro-official-cut", "flash-mtp", "flash-dspark"):

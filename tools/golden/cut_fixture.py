@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Cut the first layers out of a reference checkpoint, for the test data in the repository.
+"""Writes a reference checkpoint with only the first layers, for the test data in the repository.
 
-Keeps embedding, head, final norm, hc_head and layers [0, N); of the reference, prompt_ids and hidden.0 .. hidden.N-1
-(the logits belong to the whole model). Bytes are copied, never recomputed.
+The result has embedding, head, final norm, hc_head and layers [0, N). Its reference has prompt_ids and hidden.0 ..
+hidden.N-1, but no logits, which belong to the whole model. All bytes are copies.
 
   tools/golden/cut_fixture.py FIXTURES/pro-official tests/golden/pro-official-cut --layers 2
 """

@@ -1,7 +1,7 @@
 """The number formats of checkpoints in numpy: values to bytes and back, exact in float64.
 
-E2M1 codes are packed two a byte, the even column in the low half. FP8 blocks are 128 x 128 with a power of two each,
-MXFP4 has a power of two for 32 columns, NVFP4 an E4M3 number for 16 columns and a float32 number for the tensor.
+A byte holds two E2M1 codes, the even column in the low half. FP8 has a power of two per block of 128 x 128, MXFP4 a
+power of two per 32 columns. NVFP4 has an E4M3 scale per 16 columns and a float32 scale per tensor.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
 def e4m3_values():
-    """The 127 finite values of E4M3 from 0 up; the index is the code."""
+    """Returns the 127 finite values of E4M3 that are not negative, ascending. The index is the code."""
     code = np.arange(127)
     exponent, fraction = code >> 3, code & 7
     return np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * 2.0 ** (exponent - 7.0))
@@ -21,7 +21,7 @@ E4M3 = e4m3_values()
 
 
 def nearest_code(x, values):
-    """Codes of the values nearest to |x|, ties to the even code; beyond the last value, the last."""
+    """Returns the codes of the values nearest to |x|. Ties go to the even code; larger values get the last code."""
     x = np.abs(x)
     upper = np.clip(np.searchsorted(values, x), 1, len(values) - 1)
     middle = (values[upper - 1] + values[upper]) / 2
@@ -33,7 +33,7 @@ def round_to(x, values):
 
 
 def power_of_two(amax, top):
-    """The smallest power of two s with amax / s <= top, as its exponent."""
+    """Returns the exponent of the smallest power of two s with amax / s <= top."""
     mantissa, exponent = np.frexp(amax / top)
     return np.where(mantissa == 0.5, exponent - 1, exponent)
 
@@ -43,7 +43,7 @@ def blocks(x, size):
 
 
 def round_blocks(x, size, values, smallest):
-    """x with every block of `size` channels rounded to `values` times a power of two."""
+    """Returns x with every block of `size` channels rounded to `values` times a power of two."""
     b = blocks(x, size)
     amax = np.maximum(np.abs(b).max(-1, keepdims=True), smallest)
     scale = np.ldexp(1.0, power_of_two(amax, values[-1]))
@@ -54,7 +54,7 @@ def round_blocks(x, size, values, smallest):
 
 
 def plain(x, dtype):
-    """F32, I32, I64 or BF16; BF16 rounds to nearest even."""
+    """Returns x as F32, I32, I64 or BF16 (rounded to nearest even)."""
     if dtype == "BF16":
         bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
         data = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
@@ -132,7 +132,7 @@ def e2m1_numbers(tensor):
 
 
 def unpack(tensors, name):
-    """The values of a matrix in any format, from its tensor and the ones beside it."""
+    """Returns the values of a matrix in any format, from its tensor and its scales."""
     weight = tensors[name + ".weight"]
     if weight[0] == "F8_E4M3":
         x = e4m3_numbers(weight)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Installs torch and transformers of PyPI in build/deps/transformers, whose DeepSeek-V4 our references are held to.
+"""Installs torch and transformers from PyPI in build/deps/transformers. Tests compare our references with them.
 
     tools/golden/install_transformers.py
 
-torch on PyPI is linked against 3 GB of NVIDIA's libraries, of which a CPU needs none. They are not fetched: one small
-library with their names and with every function that torch's libraries ask them for stands in, and each function
-answers that there is no driver. Takes 1.4 GB of disk, 2 GB while it runs, and half a minute of a good line.
+PyPI's torch links against 3 GB of NVIDIA's libraries, which a CPU does not need. This script does not fetch them. It
+makes one small library with their names and with every function that torch's libraries use. Each function returns the
+error that there is no driver. The result takes 1.4 GB of disk; the installation needs 2 GB and half a minute on a fast
+connection.
 
-Does nothing when all is there. Exit status 77, with one line that says why, where it cannot be had.
+Does nothing if the packages are installed. If they cannot be installed, prints one line with the reason and returns 77.
 """
 
 import hashlib
@@ -23,9 +24,9 @@ PYTHON = TARGET / "bin" / "python"
 REQUIREMENTS = Path(__file__).with_name("transformers.txt")
 FREE_BYTES = 2 << 30
 MAX_SECONDS = 300
-NVIDIA = ("libcu", "libnccl", "libnv")  # how names of its libraries begin
-UNVERSIONED = ("cu", "nccl")  # and those of its functions that have no version
-NO_DRIVER = 35  # cudaErrorInsufficientDriver: torch then says that there is no GPU
+NVIDIA = ("libcu", "libnccl", "libnv")  # prefixes of NVIDIA's libraries
+UNVERSIONED = ("cu", "nccl")  # prefixes of NVIDIA's functions without a version
+NO_DRIVER = 35  # cudaErrorInsufficientDriver: torch then reports that there is no GPU
 TRIAL = """
 import numpy, torch
 from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4ForCausalLM
@@ -36,16 +37,16 @@ assert torch.equal(x @ x, torch.tensor([[15, 18, 21], [42, 54, 66], [69, 90, 111
 
 
 class Unavailable(Exception):
-    """Why it cannot be had, in one line."""
+    """The reason why the packages cannot be installed, in one line."""
 
 
 def stamp():
-    """What an installation depends on."""
+    """Returns a hash of the files that an installation depends on."""
     return hashlib.sha256(REQUIREMENTS.read_bytes() + Path(__file__).read_bytes()).hexdigest()
 
 
 def is_installed():
-    """Whether what is there is what this file installs."""
+    """Returns whether an installation by this version of the file exists."""
     try:
         return PYTHON.exists() and (TARGET / ".dsv4").read_text() == stamp()
     except OSError:
@@ -62,13 +63,13 @@ def why_pip_failed(text):
         return "PyPI cannot be reached"
     if errors and errors[-1].startswith("No matching distribution"):
         return f"{errors[-1]} for Python {sys.version_info.major}.{sys.version_info.minor} on {os.uname().machine}"
-    return f"pip failed: {errors[-1] if errors else 'it gave no reason'}"
+    return f"pip failed: {errors[-1] if errors else 'it printed no reason'}"
 
 
 def fetch():
-    """The packages, from PyPI; their temporary files lie in TARGET, too."""
+    """Installs the packages from PyPI. Temporary files are in TARGET, too."""
     if subprocess.run([sys.executable, "-m", "venv", TARGET], capture_output=True).returncode != 0:
-        raise Unavailable("python3 -m venv fails; the package python3-venv is missing")
+        raise Unavailable("python3 -m venv fails: install the package python3-venv")
     try:
         done = subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
                                "--no-compile", "--no-cache-dir", "--only-binary", ":all:", "--timeout", "15",
@@ -81,7 +82,7 @@ def fetch():
 
 
 def linked(path):
-    """(names of the libraries that one is linked against, {such a name: versions of symbols that it asks it for})."""
+    """Returns (the libraries that a library needs, {library: versions of the symbols that it needs from there})."""
     needed, versions, source = set(), {}, None
     for words in map(str.split, output("objdump", "-p", path).splitlines()):
         if words[:1] == ["NEEDED"]:
@@ -94,7 +95,7 @@ def linked(path):
 
 
 def undefined(path):
-    """{(name, version or "")} of the symbols that a library asks others for."""
+    """Returns {(name, version or "")} of the undefined symbols of a library."""
     found = set()
     for line in output("nm", "-D", "--undefined-only", path).splitlines():
         name, _, version = line.split()[-1].partition("@")
@@ -103,7 +104,7 @@ def undefined(path):
 
 
 def stand_in(folder):
-    """Makes the library that stands in for NVIDIA's, from what torch's, in this folder, ask of them."""
+    """Writes the library that stands in for NVIDIA's, with all symbols that torch's libraries in this folder need."""
     absent, versions, wanted = set(), {}, set()
     for path in [*folder.glob("lib*.so"), *folder.glob("lib*.so.*")]:
         needed, required = linked(path)
@@ -122,7 +123,7 @@ def stand_in(folder):
 
 
 def write_library(folder, plain, versions):
-    """libno_driver.so, with these names, and those of `versions` under their version."""
+    """Writes libno_driver.so with the names of `plain`, and the names of `versions` under their version."""
     lines = ["int no_driver(void) { return %d; }" % NO_DRIVER,
              'const char *no_driver_text(void) { return "this library stands in for NVIDIA\'s"; }']
     for name in sorted(plain.union(*versions.values())):
@@ -137,7 +138,7 @@ def write_library(folder, plain, versions):
 
 
 def what_failed(error):
-    """The last line that a program said, of an error of `output`."""
+    """Returns the last line that the failed program of `output` printed."""
     if isinstance(error, OSError):
         return str(error)
     return (error.stderr.strip() or f"{error.cmd[0]}: exit status {error.returncode}").splitlines()[-1]
@@ -154,13 +155,13 @@ def try_it():
 def install():
     free = shutil.disk_usage(TARGET.parent).free
     if free < FREE_BYTES:
-        raise Unavailable(f"{TARGET.parent} has {free >> 20} MiB free, and {FREE_BYTES >> 20} are needed")
+        raise Unavailable(f"{TARGET.parent} has {free >> 20} MiB free: {FREE_BYTES >> 20} MiB are needed")
     fetch()
     (folder,) = TARGET.glob("lib/python*/site-packages/torch/lib")
     try:
         stand_in(folder)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise Unavailable(f"no library can stand in for NVIDIA's: {what_failed(error)}") from None
+        raise Unavailable(f"cannot make a library that stands in for NVIDIA's: {what_failed(error)}") from None
     try_it()
     (TARGET / ".dsv4").write_text(stamp())
 
@@ -177,7 +178,7 @@ def main():
         install()
     except Unavailable as reason:
         shutil.rmtree(TARGET, ignore_errors=True)
-        print(f"== skipped: transformers cannot be had: {reason}")
+        print(f"== skipped: cannot install transformers: {reason}")
         return 77
     return 0
 

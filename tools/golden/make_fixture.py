@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
 """Makes small random checkpoints of every kind with reference values, or checks the reference of one. Needs numpy.
 
-    tools/golden/make_fixture.py OUT [KIND ...]     OUT/KIND for each kind that is named (default: all)
-    tools/golden/make_fixture.py --check DIR ...    recomputes DIR/reference.safetensors and compares
+    tools/golden/make_fixture.py OUT [KIND ...]     writes OUT/KIND for each kind (default: all)
+    tools/golden/make_fixture.py --check DIR ...    computes DIR/reference.safetensors again and compares
 
-A fixture is config.json, model.safetensors (official names) and reference.safetensors, computed in float64 from what
-the checkpoint holds: prompt_ids; logits of every row; sim_logits with the cache's rows in FP8 and index rows in FP4;
-hidden.L, the streams after layer L for the last 64 tokens; greedy_ids, and greedy_margin, the gap between the two best
-logits. No choice of experts or index rows is closer than 1e-4 to falling the other way: tokens for which one would be
-are drawn again.
+A fixture is config.json, model.safetensors (official names) and reference.safetensors. The reference is computed in
+float64 from the decoded weights. It has
 
-The values are those of transformers' model (transformers_model.py) where this Python has torch and transformers
-(install_transformers.py), else of our own in numpy (reference.py); --reference names one. The file's metadata says
-which. sim_logits are always ours: transformers does not round what it caches.
+- prompt_ids, and the logits of every row
+- sim_logits: the logits with the cache's rows in FP8 and index rows in FP4
+- hidden.L: the streams after layer L for the last 64 tokens
+- greedy_ids, and greedy_margin: the difference between the two best logits
+
+The scores of the last chosen and the first rejected expert or index row differ by at least 1e-4: tokens with a closer
+choice are drawn again.
+
+The values come from transformers' model (transformers_model.py) if this Python has torch and transformers
+(install_transformers.py), else from our own in numpy (reference.py); --reference selects one. The file's metadata names
+it. sim_logits are always ours, because transformers does not round cached rows.
 """
 
 import argparse
@@ -23,8 +28,8 @@ import sys
 import time
 from pathlib import Path
 
-for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # numpy's and torch's, read at the import
-    os.environ.setdefault(name, "1")  # products this small are slower with more
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # numpy and torch read them at the import
+    os.environ.setdefault(name, "1")  # more threads make such small products slower
 
 import numpy as np
 
@@ -33,7 +38,7 @@ from reference import Reference
 from tensor_file import read_metadata, read_tensors, write_tensors
 
 MARGIN = 1e-4
-# Of the largest value. References are float32 numbers; parts of transformers' model are computed in float32.
+# Shares of the largest value. References are float32 numbers; transformers computes parts of the model in float32.
 TOLERANCES = {"numpy": 1e-6, "transformers": 3e-6}
 HIDDEN_ROWS = 64
 BASE = {
@@ -58,7 +63,7 @@ NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
          "ignore": ["*compressor*", "*indexer.weights_proj", "*gate", "embed", "head"]}
 FLASH = {"num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4], "n_routed_experts": 12, "num_experts_per_tok": 3}
 
-# kind: (config beside BASE, how routed experts are stored, how other large matrices are, tokens of the prompt)
+# kind: (changes to BASE, packer of routed experts, packer of other large matrices, tokens of the prompt)
 KINDS = {
     "mini-bf16": ({}, formats.pack_bf16, formats.pack_bf16, 300),
     "flash-nvfp4": ({**FLASH, "quantization_config": MIXED, "expert_dtype": "fp4"}, formats.pack_nvfp4,
@@ -75,7 +80,7 @@ KINDS = {
 
 
 class Writer:
-    """Random tensors of a checkpoint, in the bytes of the file."""
+    """Makes the random tensors of a checkpoint, as bytes of the file."""
 
     def __init__(self, rng, pack_expert, pack_dense):
         self.rng, self.pack_expert, self.pack_dense = rng, pack_expert, pack_dense
@@ -161,7 +166,7 @@ class Writer:
 
 
 def draw_token(model, rng):
-    """Appends a random token none of whose choices is close; (token, the logits behind it)."""
+    """Appends a random token without a close choice; returns (token, the logits after it)."""
     length = model.length
     while True:
         token = int(rng.integers(model.config["vocab_size"]))
@@ -172,9 +177,9 @@ def draw_token(model, rng):
 
 
 def draw_ids(model, rng, length, count):
-    """(ids of a prompt, ids of the likeliest tokens behind it)."""
+    """Returns (ids of a prompt, ids of the most probable tokens after it)."""
     ids = [draw_token(model, rng)[0] for _ in range(length - 1)]
-    while True:  # the last token decides how the text goes on
+    while True:  # another last token gives another continuation
         last, logits = draw_token(model, rng)
         greedy, closest = greedy_ids(model, logits, count)
         if closest >= MARGIN:
@@ -183,7 +188,7 @@ def draw_ids(model, rng, length, count):
 
 
 def greedy_ids(model, logits, count):
-    """(ids of the likeliest tokens behind the prompt, the closest choice of experts or rows)."""
+    """Returns (ids of the most probable tokens after the prompt, the margin of the closest choice)."""
     ids, closest = [], model.margin
     for _ in range(count):
         ids.append(int(logits.argmax()))
@@ -193,20 +198,20 @@ def greedy_ids(model, logits, count):
 
 
 def usual_reference():
-    """The independent one where it can be had."""
+    """Returns the independent reference if it is installed."""
     return "transformers" if all(map(importlib.util.find_spec, ("torch", "transformers"))) else "numpy"
 
 
 def run(reference, config, tensors, ids):
-    """(logits [T, V], streams after each layer [L][T, H, D], who computed them) of a text."""
+    """Returns (logits [T, V], streams after each layer [L][T, H, D], name of the reference) of a text."""
     if reference == "numpy":
         return *Reference(config, tensors).append(ids), "numpy"
-    import transformers_model  # takes seconds, and need not be there
+    import transformers_model  # takes seconds; may not be installed
     return *transformers_model.TransformersModel(config, tensors).run(ids), transformers_model.NAME
 
 
 def reference_values(reference, config, tensors, prompt, greedy):
-    """(what a reference holds, as arrays; who computed it). greedy_ids is `greedy` if that is the likeliest text."""
+    """Returns (the arrays of a reference, its name). greedy_ids equals `greedy` if that is the most probable text."""
     logits, streams, author = run(reference, config, tensors, np.array([*prompt, *greedy]))
     count = len(prompt)
     behind = logits[count - 1:count - 1 + len(greedy)]
@@ -221,7 +226,7 @@ def simulated(config, tensors, prompt):
 
 
 def make(folder, kind, seed, greedy_tokens, length=None, reference="numpy"):
-    """Writes a fixture of this kind; `length` tokens instead of the kind's."""
+    """Writes a fixture of this kind. `length`: tokens of the prompt (default: the kind's)."""
     fields, pack_expert, pack_dense, usual = KINDS[kind]
     config = {**BASE, **fields}
     rng = np.random.default_rng(seed)
@@ -229,7 +234,7 @@ def make(folder, kind, seed, greedy_tokens, length=None, reference="numpy"):
     prompt, greedy = draw_ids(Reference(config, tensors), rng, length or usual, greedy_tokens)
     values, author = reference_values(reference, config, tensors, prompt, greedy)
     if values["greedy_ids"].tolist() != greedy:
-        sys.exit(f"{folder}: numpy and {author} do not agree on the likeliest tokens behind the prompt")
+        sys.exit(f"{folder}: numpy and {author} differ in the most probable tokens after the prompt")
     values["sim_logits"] = simulated(config, tensors, prompt)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -240,14 +245,14 @@ def make(folder, kind, seed, greedy_tokens, length=None, reference="numpy"):
 
 
 def check_simulated(folder, ours, theirs):
-    """Roundings amplify differences: arg-max and median."""
+    """Compares arg-max and median, because rounding makes some differences larger."""
     agree, median = np.mean(ours.argmax(1) == theirs.argmax(1)), np.median(np.abs(ours - theirs))
     print(f"{folder}: sim_logits: arg-max agreement {agree:.4f}, median difference {median:.2e}")
     return bool(agree >= 0.97 and median <= 0.02)
 
 
 def check(folder, reference="numpy"):
-    """Recomputes a fixture's reference; False where it differs."""
+    """Computes a fixture's reference again; returns whether it is equal within the tolerance."""
     config = json.loads((folder / "config.json").read_text())
     tensors = read_tensors(folder / "model.safetensors")
     path = folder / "reference.safetensors"
@@ -257,24 +262,24 @@ def check(folder, reference="numpy"):
     tolerance = TOLERANCES["transformers" if "transformers" in made_by else reference]
     print(f"{folder}: made by {made_by}, checked by {author}")
     limits = {name: tolerance * np.abs(x).max() for name, x in theirs.items()}
-    limits |= {"greedy_ids": 0, "greedy_margin": 2 * limits.get("logits", 0)}  # the margin is that of two logits
+    limits |= {"greedy_ids": 0, "greedy_margin": 2 * limits.get("logits", 0)}  # the difference of two logits
     good = True
     for name in sorted(set(ours) & set(theirs) - {"prompt_ids"}):
         worst = np.abs(ours[name] - theirs[name]).max()
         good &= bool(worst <= limits[name])
-        print(f"{folder}: {name}: largest difference {worst:.1e}, at most {limits[name]:.1e}")
+        print(f"{folder}: {name}: largest difference {worst:.1e}, limit {limits[name]:.1e}")
     if "sim_logits" in theirs and reference == "numpy":
         good &= check_simulated(folder, simulated(config, tensors, theirs["prompt_ids"]), theirs["sim_logits"])
-    print(f"{folder}: {'good' if good else 'NOT as it should be'}")
+    print(f"{folder}: {'good' if good else 'FAILED'}")
     return good
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare references instead of making fixtures")
-    parser.add_argument("--reference", choices=["auto", *TOLERANCES], default="auto", help="who computes the values")
+    parser.add_argument("--check", action="store_true", help="compare references of existing fixtures")
+    parser.add_argument("--reference", choices=["auto", *TOLERANCES], default="auto", help="implementation that computes the values (default auto)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--greedy", type=int, default=48, help="tokens behind the prompt (default 48)")
+    parser.add_argument("--greedy", type=int, default=48, help="tokens after the prompt (default 48)")
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="KIND or DIR")
     args = parser.parse_args()
@@ -283,7 +288,7 @@ def main():
         return 0 if all([check(folder, reference) for folder in (args.folder, *map(Path, args.names))]) else 1
     for kind in args.names or KINDS:
         if kind not in KINDS:
-            parser.error(f"no kind '{kind}'; kinds: {', '.join(KINDS)}")
+            parser.error(f"unknown kind '{kind}': use one of {', '.join(KINDS)}")
         begin = time.monotonic()
         make(args.folder / kind, kind, args.seed, args.greedy, reference=reference)
         print(f"{args.folder / kind}: made with {reference} in {time.monotonic() - begin:.1f} s", flush=True)

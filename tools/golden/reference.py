@@ -1,8 +1,8 @@
-"""DeepSeek-V4's forward pass in float64, as plain as the equations of docs/dev/model.md.
+"""DeepSeek-V4's forward pass in float64, a direct translation of the equations in docs/dev/model.md.
 
-Tokens may be appended in any pieces; a piece's rows are those of the whole. With `simulate` the rows of the cache are
-rounded to FP8 and index queries and keys to FP4, as the official code does. `margin` is how far the latest piece's
-closest choice (of experts, of index rows) was from falling the other way.
+A text may be appended in pieces; the rows do not depend on the division. With `simulate`, cached rows are rounded to
+FP8 and index queries and keys to FP4, as in the official code. `margin` is the smallest difference, in the last piece,
+between the scores of the last chosen and the first rejected expert or index row.
 """
 
 import math
@@ -39,7 +39,7 @@ def hadamard(size):
 
 
 def frequencies(config, ratio):
-    """Of the pairs of RoPE channels: plain for sliding layers, with YaRN's ramp for the others."""
+    """Returns the frequencies of RoPE's channel pairs: plain for sliding layers, with YaRN's ramp for others."""
     size = config["qk_rope_head_dim"]
     i = np.arange(size // 2)
     if ratio == 0:
@@ -56,7 +56,7 @@ def frequencies(config, ratio):
 
 
 def rope(x, positions, f, direction=1):
-    """x [T, ..., channels] with its last channels turned in pairs."""
+    """Returns x [T, ..., channels] with its last channels rotated in pairs."""
     angle = positions[:, None].astype(np.float32) * f.astype(np.float32)  # rounded, as in the official code
     angle = angle.astype(np.float64).reshape(len(x), *[1] * (x.ndim - 2), -1) * direction
     head, tail = np.split(x, [x.shape[-1] - 2 * len(f)], -1)
@@ -66,7 +66,7 @@ def rope(x, positions, f, direction=1):
 
 
 def round_row(x, rope_size):
-    """FP8 of the channels in front of RoPE's, in blocks of 64."""
+    """Returns x with the channels before RoPE's rounded to FP8 in blocks of 64."""
     head, tail = np.split(x, [x.shape[-1] - rope_size], -1)
     return np.concatenate((round_blocks(head, 64, E4M3, 1e-4), tail), -1)
 
@@ -76,7 +76,7 @@ def round_index(x):
 
 
 class Compressor:
-    """Pools every `ratio` tokens into a row; with ratio 4 a row reads the tokens of the window before, too."""
+    """Pools every `ratio` tokens into a row. With ratio 4 a row also reads the 4 tokens before them."""
 
     def __init__(self, tensors, name, ratio, f, finish):
         self.wkv, self.wgate = unpack(tensors, name + ".wkv"), unpack(tensors, name + ".wgate")
@@ -152,7 +152,7 @@ class Attention:
         return np.einsum("tgk,gnk->tgn", out, w).reshape(len(x), -1) @ self.w["wo_b"].T
 
     def choose(self, x, compressed, positions, start):
-        """The compressed rows that each token attends to."""
+        """Returns the compressed rows that each token attends to."""
         self.margin = math.inf
         visible = [(t + 1) // self.ratio if self.ratio else 0 for t in positions]
         if self.keys is None:
@@ -224,7 +224,7 @@ class Experts:
 
 
 class Site:
-    """One hyper-connection: streams to a block's input, and its output back into the streams."""
+    """One hyper-connection: reads the streams for a sublayer, and writes its output to the streams."""
 
     def __init__(self, config, tensors, name):
         self.config = config
@@ -270,7 +270,7 @@ class Reference:
         self.length = 0
 
     def append(self, ids):
-        """(logits [T, V], streams after each layer [L][T, H, D]) of the next tokens."""
+        """Returns (logits [T, V], streams after each layer [L][T, H, D]) of the next tokens."""
         ids = np.asarray(ids)
         h = np.repeat(self.embed[ids][:, None], self.config["hc_mult"], 1)
         streams = []
@@ -286,7 +286,7 @@ class Reference:
         return min(block.margin for blocks, _, _ in self.layers for block in blocks)
 
     def truncate(self, length):
-        """Forgets the tokens behind the first `length`."""
+        """Forgets all tokens after the first `length`."""
         self.length = length
         for (attention, _), _, _ in self.layers:
             attention.truncate(length)

@@ -1,22 +1,22 @@
-"""safetensors files as bytes: {name: (dtype, shape, bytes)}. The standard library only."""
+"""Reads and writes safetensors files as {name: (dtype, shape, bytes)}. Needs only the standard library."""
 
 import json
 import struct
 
 
 def read_header(raw):
-    """(the header, the bytes behind it) of a file's bytes."""
+    """Returns (the header, the data) of a file's bytes."""
     (header_bytes,) = struct.unpack("<Q", raw[:8])
     return json.loads(raw[8:8 + header_bytes]), raw[8 + header_bytes:]
 
 
 def read_metadata(path):
-    """-> {name: text}"""
+    """Returns {name: text}."""
     return read_header(path.read_bytes())[0].get("__metadata__", {})
 
 
 def read_tensors(path):
-    """-> {name: (dtype, shape, bytes)} in the order of the file's data."""
+    """Returns {name: (dtype, shape, bytes)} in the order of the file's data."""
     header, data = read_header(path.read_bytes())
     header.pop("__metadata__", None)
     ordered = sorted(header.items(), key=lambda item: item[1]["data_offsets"])

@@ -1,8 +1,8 @@
-"""DeepSeek-V4 as transformers implements it, in float64 on a CPU. install_transformers.py gets what it needs.
+"""transformers' DeepSeek-V4 in float64 on a CPU. install_transformers.py installs the packages.
 
-It knows the trunk: layers, head, every format once its values are unpacked. It does not know draft modules (it skips
-`mtp.*`), nor the rounding of cached rows. A few things it computes in float32 whatever the model's dtype (RoPE, softmax
-of the compressors, index scores, router, hyper-connections), so its values are good to about 5e-6.
+It computes layers and head, from unpacked values of any format. It skips draft modules (`mtp.*`) and does not round
+cached rows. RoPE, the softmax of the compressors, index scores, router and hyper-connections are always float32, so
+values are accurate to about 5e-6.
 """
 
 import sys
@@ -17,28 +17,28 @@ from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4ForCa
 import formats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "nano"))
-from checkpoint import official_name  # noqa: E402  (found through the line above)
+from checkpoint import official_name  # noqa: E402  (needs the line above)
 
 NAME = f"transformers {transformers.__version__}"
 
 
 def configuration(fields):
-    """transformers' configuration from an official config.json's fields."""
+    """Returns transformers' configuration of the fields of an official config.json."""
     fields = {name: value for name, value in fields.items() if name != "quantization_config"}
     fields["compress_ratios"] = fields["compress_ratios"][:fields["num_hidden_layers"]]
     config = DeepseekV4Config(**fields)
-    config._experts_implementation = config._attn_implementation = "eager"  # the others know no float64
+    config._experts_implementation = config._attn_implementation = "eager"  # the others do not compute in float64
     return config
 
 
 def values(tensors, official):
-    """A parameter of the checkpoint by its official name."""
+    """Returns the values of a parameter, by its official name."""
     name = official.removesuffix(".weight")
     return formats.unpack(tensors, name) if name != official else formats.unpack_plain(tensors[official])
 
 
 def expert_stack(tensors, name, count):
-    """gate_up_proj: w1 above w3; down_proj: w2."""
+    """Returns the stack of all experts: w1 and then w3 for gate_up_proj, w2 for down_proj."""
     layer = name.split(".")[2]
     parts = ("w2",) if "down_proj" in name else ("w1", "w3")
     return np.stack([np.concatenate([formats.unpack(tensors, f"layers.{layer}.ffn.experts.{e}.{part}")
@@ -58,7 +58,7 @@ class TransformersModel:
 
     @torch.no_grad()
     def run(self, ids):
-        """(logits [T, V], streams after each layer [L][T, H, D]) of a text."""
+        """Returns (logits [T, V], streams after each layer [L][T, H, D]) of a text."""
         streams = []
         hooks = [layer.register_forward_hook(lambda module, inputs, output: streams.append(output[0].double().numpy()))
                  for layer in self.model.model.layers]

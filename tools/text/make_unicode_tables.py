@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Writes src/text/unicode_tables.cc: the character classes that the pre-tokenizer's patterns use.
 
-The classes are not taken from a Unicode release but asked of the reference itself: PyPI's `tokenizers` splits a text of
-all code points at each class. So our table is the reference's, whatever its version.
+The classes come from the reference, not from a Unicode release: PyPI's `tokenizers` splits a text of all code points at
+each class. So the table always has the reference's version of Unicode.
 
     pip install tokenizers==0.23.3
     tools/text/make_unicode_tables.py            # writes the file
-    tools/text/make_unicode_tables.py --check    # fails when the file differs
+    tools/text/make_unicode_tables.py --check    # fails if the file differs
 """
 
 import argparse
@@ -33,7 +33,7 @@ CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
 def members(pattern):
-    """The code points that match the pattern: what `removed` leaves out of a text of all code points."""
+    """Returns the code points that match the pattern: `removed` deletes them from a text of all code points."""
     rest = set()
     split = Split(Regex(pattern), behavior="removed")
     for start in range(0, len(CODE_POINTS), 4096):
@@ -44,7 +44,7 @@ def members(pattern):
 
 
 def ranges(classes):
-    """[(first, last, class name)] in order, neighbours of one class joined."""
+    """Returns [(first, last, class name)] in order, with neighbours of one class joined."""
     of = {}
     for name, codes in classes:
         for c in codes:
@@ -99,7 +99,7 @@ def main():
     if not args.check:
         OUTPUT.write_text(text)
     elif OUTPUT.read_text() != text:
-        sys.exit(f"{OUTPUT} differs from what tokenizers {tokenizers.__version__} gives")
+        sys.exit(f"{OUTPUT} differs from the classes of tokenizers {tokenizers.__version__}: run without --check")
 
 
 if __name__ == "__main__":
