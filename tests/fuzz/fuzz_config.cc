@@ -1,4 +1,4 @@
-// Any bytes as config.json: refused with one line, or a config whose sizes multiply without overflow.
+// The input is a config.json. The parser refuses it with one line, or the products of its sizes do not overflow.
 #include <cstdint>
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace {
 
-// The product of sizes that a tensor of the model has, or a crash.
+// Returns the product of the sizes of a tensor. Crashes on an overflow.
 int64_t Product(std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
   for (const int64_t size : sizes) DSV4_CHECK(size > 0 && !__builtin_mul_overflow(product, size, &product));

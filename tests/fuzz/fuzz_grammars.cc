@@ -1,8 +1,8 @@
-// Grammars of structured output, and texts under them. Whatever a schema, an expression or a grammar says, it is
-// refused in one message or compiled within its limits; then the mask of a place says which tokens the grammar takes
-// there, and no text takes more than its limits.
-//   byte 0: schema, regular expression, EBNF or schema of a tool;  then it;  0xFF;  then the text, a byte a token,
-//   0x01 the marker of calls
+// Grammars of structured output, and texts that they constrain. The compiler refuses a schema, an expression or a
+// grammar with one message, or compiles it within the limits. Then each mask allows exactly the tokens that the matcher
+// accepts, and no text exceeds the limits.
+//   byte 0: kind (schema, regular expression, EBNF, schema of a tool);  then the grammar;  0xFF;  then the text, one
+//   token per byte, 0x01 for the marker of tool calls
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -36,7 +36,7 @@ struct World {
       if (text.size() == 1 && !tokenizer->IsAdded(id)) bytes[static_cast<unsigned char>(text[0])] = id;
     }
     bytes[1] = tokenizer->FindToken(kDsmlMarker).value_or(-1);
-    // Low, so that what takes long is no finding of the fuzzer's.
+    // Low limits, so that a slow grammar is not reported as a finding.
     compiler = GrammarCompiler::Create(
         *tokenizer, tokenizer->vocab_size(), {tokenizer->eos_token_id()},
         {.compile_s = 3, .compile_steps = 200'000, .token_s = 1, .token_steps = 100'000, .states = 500'000});
@@ -47,7 +47,7 @@ struct World {
   std::unique_ptr<GrammarCompiler> compiler;
 };
 
-// Nothing where a request with this is refused before a grammar is compiled.
+// Returns the format that is compiled, or null if the server refuses the request before that.
 std::optional<Json> FormatOf(uint8_t kind, std::string_view text) {
   try {
     if (kind == 0 || kind == 3) {
@@ -60,7 +60,7 @@ std::optional<Json> FormatOf(uint8_t kind, std::string_view text) {
       if (kind == 0) return JsonFormat(schema);
       return CallsFormat(kCallsBegin, {{{"function", {{"name", "f"}, {"parameters", schema}}}}}, true, true);
     }
-    const Json quoted = ParseJson(Dump(Json(std::string(text)))).root();  // as it comes with a request
+    const Json quoted = ParseJson(Dump(Json(std::string(text)))).root();  // as in a request
     if (kind == 1) return Json({{"type", "regex"}, {"pattern", quoted}});
     return Json({{"type", "grammar"}, {"grammar", quoted}});
   } catch (const ApiError&) {

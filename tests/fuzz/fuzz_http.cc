@@ -1,5 +1,6 @@
-// Any bytes on a connection: framing, headers, pipelining, splits. The server answers or hangs up, and lives.
-//   byte 0: where the bytes are split;  then what the client sends
+// Any bytes on a connection: framing, headers, pipelining, splits. The server answers or closes the connection. It does
+// not crash.
+//   byte 0: size of a piece;  then the bytes that the client sends
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,7 +21,7 @@ namespace {
 using namespace dsv4::server;
 using dsv4::fuzz::Require;
 
-// Echoes bodies, whole or as a stream; drops what asks for it.
+// Echoes bodies, whole or as a stream (/stream). Refuses /refuse and drops /drop.
 struct EchoServer {
   EchoServer() {
     server = std::move(HttpServer::Listen(
@@ -81,7 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (::send(fd, rest.data(), n, MSG_NOSIGNAL) < 0) break;
     rest.remove_prefix(n);
   }
-  // A complete request gets a status line; of an incomplete one there is nothing to wait for.
+  // Waits briefly, because an incomplete request gets no reply.
   std::string reply;
   char buffer[4096];
   pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};

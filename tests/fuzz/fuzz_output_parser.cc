@@ -1,6 +1,6 @@
-// Output parsing: whatever the text and its splits are, deltas, incremental and whole parse agree, arguments
-// are JSON objects, and what the strict parser accepts the tolerant one reads the same way up to newlines at
-// its edges. First byte: thinking, and where the splits come from.
+// Output parsing. For any text and any splits, deltas, incremental and whole parse agree. Arguments are JSON objects.
+// If the strict parser accepts a text, the tolerant parser returns the same, except newlines at the edges.
+//   byte 0: thinking, and the seed of the splits;  then the text
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (dsv4::ValidUtf8Prefix(text) == text.size()) {
     for (const dsv4::ToolCall& call : whole.tool_calls) {
       const auto arguments = dsv4::ParseJsonValue(call.arguments, {.python_constants = false});
-      // A value near the depth limit passes it as a part of the arguments.
+      // A value near the depth limit can exceed it inside the arguments object.
       Require(arguments.ok() ? arguments->is_object()
                              : arguments.status().message().find("nested deeper") != std::string::npos);
     }
@@ -73,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             trim(strict->reasoning_content) == trim(whole.reasoning_content));
   }
 
-  // A stop string cut out of the text itself is found at its first place.
+  // A substring of the text, as a stop string, is found at its first occurrence.
   const std::string stop = text.substr(text.size() / 2, 1 + data[0] % 7);
   if (!stop.empty()) {
     auto matcher = dsv4::StopMatcher::Create({stop});

@@ -1,4 +1,4 @@
-// Chat requests: any text is refused in one line or rendered, and JSON that was printed once prints the same again.
+// Chat requests. A text is refused with one line or rendered. Printed JSON parses, and prints the same text again.
 #include <cstdint>
 #include <string>
 #include <string_view>

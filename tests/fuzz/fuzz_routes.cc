@@ -1,6 +1,6 @@
-// Requests to every route, and replies of every form: the input is a route, a body, and the text that the model
-// "writes", one byte a token. Whatever they are, the route refuses in its form or answers; replies and streams are JSON
-// that keeps its API's order; and what a stream says is what the whole reply says.
+// Requests to every route, and replies of every form. The input is a route, a body, and the text that the model writes,
+// one token per byte. The route answers, or refuses in the form of its API. Replies and events are JSON. Streams keep
+// their API's order of events.
 //   byte 0: the route;  then the body;  0xFF;  then the model's text, up to EOS
 #include <condition_variable>
 #include <cstdint>
@@ -25,7 +25,7 @@ using dsv4::fuzz::Require;
 
 constexpr size_t kMaxText = 400;
 
-// Writes the bytes of a text, whatever the prompt; then EOS.
+// Writes the bytes of a text after any prompt; then EOS.
 class ScriptEngine : public FakeEngine {
  public:
   explicit ScriptEngine(const Tokenizer& tokenizer) : FakeEngine(tokenizer.vocab_size()) {
@@ -42,7 +42,7 @@ class ScriptEngine : public FakeEngine {
     next = [this](const Session& session) { return Next(session.tokens().size()); };
   }
 
-  // The next reply. Bytes 0x01 and 0x02 stand for the tokens that no bytes spell: the tags' marker and "</think>".
+  // Sets the next reply. Bytes 0x01 and 0x02 stand for two added tokens: the marker of tags and "</think>".
   void SetText(std::string_view text) {
     text_ = text.substr(0, kMaxText);
     first_ = 0;
@@ -64,7 +64,7 @@ class ScriptEngine : public FakeEngine {
   TokenId marker_ = -1, end_think_ = -1;
 };
 
-// Collects one reply.
+// Stores one reply.
 class Collector : public Exchange {
  public:
   Collector(std::string path, std::string body) {
@@ -164,7 +164,7 @@ struct World {
   Api api;
 };
 
-// The events of a stream, each JSON.
+// Returns the events of a stream. Each must be a JSON object.
 std::vector<Json> Events(const std::string& body, bool* done) {
   std::vector<Json> events;
   *done = false;
@@ -206,7 +206,7 @@ void CheckStream(size_t route, const std::string& body) {
     const std::string last = events.back()["type"].get<std::string>();
     Require(failed || last == "response.completed" || last == "response.incomplete" || last == "response.failed");
     for (size_t i = 0; i < events.size(); ++i) Require(failed || events[i]["sequence_number"] == i);
-  } else {  // messages: blocks are opened and closed in turn
+  } else {  // messages: one block after the other
     Require(events.front()["type"] == "message_start");
     int64_t open = -1, count = 0;
     for (const Json& e : events) {
@@ -222,7 +222,7 @@ void CheckStream(size_t route, const std::string& body) {
   }
 }
 
-// The calls of a chat reply carry JSON.
+// Tool calls of a complete chat reply have JSON arguments.
 void CheckChat(const Json& reply) {
   for (const Json& choice : reply["choices"]) {
     const Json& message = choice["message"];

@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file: refused with one line, or every tensor lies inside them.
+// The input is a safetensors file. The parser refuses it with one line, or every tensor is inside the file.
 #include <cstdint>
 #include <cstdlib>
 #include <span>
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (t.dtype_known) DSV4_CHECK_EQ(t.shape.num_elements() * SizeOf(t.dtype), t.num_bytes);
     unsigned sum = 0;
     for (int64_t i = 0; i < t.num_bytes; ++i) sum += t.data[i];
-    if (sum == 0xffffffffU) std::abort();  // the reads are not to be optimised away
+    if (sum == 0xffffffffU) std::abort();  // keeps the compiler from removing the reads
   }
   return 0;
 }

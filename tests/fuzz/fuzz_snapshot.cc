@@ -1,9 +1,8 @@
-// Files of KV snapshots: a valid one with pieces overwritten, cut off or repeated; half of the inputs get a right
-// checksum of their head, so that what lies behind that check is reached. Read whole and unchanged, or refused in one
-// line.
-//   byte 0: fix the head's checksum, or not; then edits of 5 bytes: place (3), kind and length (1), value (1); or,
-//   where byte 0
-//   is 0xFF, the file itself
+// Files of KV snapshots: a valid file with pieces overwritten, removed or repeated. Half of the inputs get a correct
+// checksum of the header, so that the fuzzer reaches the code after that check. The engine reads the file or refuses it
+// with one line.
+//   byte 0: 0xFF: the file itself follows; even: correct the header's checksum
+//   then edits of 5 bytes: offset (3), kind and length (1), value (1)
 #include <unistd.h>
 #include <zlib.h>
 
@@ -27,7 +26,7 @@ using namespace dsv4;
 using dsv4::fuzz::Require;
 
 struct World {
-  World() : path("/dev/shm/dsv4-fuzz-" + std::to_string(::getpid()) + ".dsv4kv") {  // no disk waits
+  World() : path("/dev/shm/dsv4-fuzz-" + std::to_string(::getpid()) + ".dsv4kv") {  // in memory, for speed
     engine = std::move(Engine::Load({.synthetic = {.shape = "nano", .num_layers = 2}, .num_threads = 1})).value();
     auto session = std::move(engine->NewSession()).value();
     Require(session->Append(std::vector<TokenId>{5, 6, 7, 8, 9}, LogitRows::kNone, nullptr).ok());
@@ -40,7 +39,8 @@ struct World {
   std::string valid;
 };
 
-// The head is 72 bytes; numbers of tokens, fingerprint and note bytes at 16, 24 and 32; its checksum behind them.
+// The header has 72 bytes, with the sizes of tokens, fingerprint and note at 16, 24 and 32. Tokens, fingerprint, note
+// and the checksum follow.
 void FixHead(std::string* file) {
   if (file->size() < 72) return;
   int64_t sizes[3];
@@ -66,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else {
     for (size_t i = 1; i + 5 <= size && !file.empty(); i += 5) {
       size_t at = (data[i] | data[i + 1] << 8 | data[i + 2] << 16) % file.size();
-      if (data[i + 2] < 0xF0) at %= 512;  // mostly in the head
+      if (data[i + 2] < 0xF0) at %= 512;  // mostly in the header
       const size_t length = std::min<size_t>(1 + data[i + 3] % 16, file.size() - at);
       switch (data[i + 3] / 64) {
         case 0:

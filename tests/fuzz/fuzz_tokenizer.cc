@@ -1,5 +1,5 @@
-// The tokenizer's files and its input. The first byte chooses what the others are: a whole tokenizer.json, a
-// part of one that is right otherwise, tokenizer_config.json, or text.
+// The tokenizer's files and its input.
+//   byte 0: kind of the rest: a tokenizer.json, a part of a valid one, a tokenizer_config.json, or text
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,7 +14,7 @@ namespace {
 using dsv4::fuzz::Require;
 using dsv4::test::SmallFile;
 
-// Encoding and decoding again gives the text, with broken parts replaced; a stream decodes to the same.
+// Encodes and decodes a text: the result is the text with invalid UTF-8 replaced, also from a stream decoder.
 void RoundTrip(const dsv4::Tokenizer& tokenizer, std::string_view text) {
   for (const bool recognize : {true, false}) {
     const auto ids = tokenizer.Encode(text, {.recognize_added_tokens = recognize});

@@ -1,11 +1,11 @@
-// What a fuzzer asks of every answer.
+// The check of a fuzzer.
 #pragma once
 
 #include <cstdlib>
 
 namespace dsv4::fuzz {
 
-// Ends the program, which libFuzzer takes for a finding.
+// Ends the program if `condition` is false; libFuzzer reports that as a finding.
 inline void Require(bool condition) {
   if (!condition) std::abort();
 }

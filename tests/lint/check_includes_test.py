@@ -1,4 +1,4 @@
-"""Every rule of tools/lint/check_includes.py fires on a small tree that breaks it, and a good tree passes."""
+"""Every rule of tools/lint/check_includes.py reports a small tree that breaks it, and a good tree passes."""
 
 import subprocess
 import sys

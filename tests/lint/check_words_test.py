@@ -1,4 +1,4 @@
-"""Every pattern of tools/lint/check_words.py fires on a small tree, clean text passes, and budgets may only fall."""
+"""Every pattern of tools/lint/check_words.py reports a small tree, clean text passes, and budgets may only fall."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ GOOD = {
     check_words.BUDGETS: '{\n  "docs": {"A": 0, "B": 0},\n  "src": {"A": 0, "B": 0}\n}\n',
 }
 
-# For each pattern a text in which it fires once, and no other pattern fires.
+# For each pattern a text with one hit of it and no hit of another pattern.
 FIRES = {
     "A1": "Of each rank one part.",
     "A2": "There are rows, of which one is read.",

@@ -1,4 +1,4 @@
-"""scripts/gtest_summary.py says how each test of several runs ended, also of runs that were killed."""
+"""scripts/gtest_summary.py reports the result of each test of several runs, also of runs that were killed."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""scripts/junit_summary.py counts what ctest really writes, taken from a run of CMake 3.25.1."""
+"""scripts/junit_summary.py counts the results in files of ctest. The samples come from CMake 3.25.1."""
 
 import sys
 import tempfile

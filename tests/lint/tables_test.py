@@ -1,4 +1,4 @@
-"""tools/docs/tables.py makes tables of figures, and complains about everything that is not as its README says."""
+"""tools/docs/tables.py makes tables of figures, and reports everything that breaks the rules of its README."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ class Tables(unittest.TestCase):
         (self.root / f"bench/results/{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def table(self, marker, *lines):
-        """The table that `marker` makes of these figures."""
+        """Returns the table that `marker` makes of these figures."""
         self.figures(*lines)
         self.page.write_text(f"text\n<!-- {marker} -->\nold\n<!-- end -->\nmore\n")
         self.assertEqual(tables.run(self.root, True), [])

@@ -28,7 +28,7 @@ class TreeTestCase(unittest.TestCase):
         path.write_text(text, encoding="utf-8")
 
     def expect(self, name, text, rule, line):
-        """Adding this one file to the good tree gives exactly one error: this rule, there."""
+        """Writes one file; the tree must then have exactly one error: of this rule, at this line."""
         self.write(name, text)
         errors = self.errors()
         self.assertEqual(len(errors), 1, errors)
