@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kAcceptThreads = 32;
 
-// No kernel starts early behind it: what comes next reads the step before it waits.
+// The next kernel must not start early: it reads the step before it waits.
 __global__ void __launch_bounds__(kAcceptThreads) AcceptDraftsKernel(const AcceptPointers p, int64_t num_sequences) {
   WaitForPrevious();
   const int64_t s = static_cast<int64_t>(blockIdx.x) * kAcceptThreads + threadIdx.x;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kAdvanceThreads = 128;
 
-// No kernel starts early behind it: what comes next reads the step before it waits.
+// The next kernel must not start early: it reads the step before it waits.
 __global__ void __launch_bounds__(kAdvanceThreads)
     AdvanceKernel(const int32_t* sampled, int32_t* tokens, int64_t* positions, SequenceView* sequences,
                   int32_t* history, int32_t* counts, int64_t num_sequences, int64_t capacity) {

@@ -15,7 +15,7 @@ struct BlockArrays {
   SequenceView* blocks;
 };
 
-// No kernel starts early behind it: what comes next reads the step before it waits.
+// The next kernel must not start early: it reads the step before it waits.
 __global__ void __launch_bounds__(kBlockRowsThreads)
     BlockRowsKernel(const int32_t* tokens, const int64_t* positions, const SequenceView* sequences, BlockArrays out,
                     int64_t num_sequences, int64_t block, int32_t filler) {

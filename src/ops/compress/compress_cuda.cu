@@ -7,9 +7,9 @@ namespace {
 
 constexpr int kPromptThreads = 256;
 static_assert(kMaxRopeDimOnGpu <= 2 * kPromptThreads);
-constexpr int kStepThreads = 1024;  // a step has few rows to emit: one block must keep many loads in flight
+constexpr int kStepThreads = 1024;  // a step emits few rows, so one block must keep many loads in flight
 
-// One block a sequence.
+// One block per sequence.
 __global__ void __launch_bounds__(kStepThreads) CompressStepKernel(const __grid_constant__ Params a) {
   extern __shared__ float pooled[];
   AllowNext();
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kStepThreads) CompressStepKernel(const __grid_
   CompressStep<kStepThreads>(a, token, pooled);
 }
 
-// One block a token of the step; only those at a boundary emit. Gates of the step are read without their bias, which
+// One block per token of the step; only blocks at a boundary emit. Gates of the step are read without their bias, which
 // the next kernel adds.
 __global__ void __launch_bounds__(kPromptThreads) CompressEmitKernel(const __grid_constant__ Params a) {
   extern __shared__ float pooled[];
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kPromptThreads) CompressEmitKernel(const __gri
       [&](int slot, int i) { return slot < old ? kept[slot][i] : a.values[before + slot * width + i]; });
 }
 
-// One block a token: its gates get their bias, and the last tokens of a sequence go into its state.
+// One block per token. Adds the bias to the token's gates, and stores the last tokens of a sequence in its state.
 __global__ void __launch_bounds__(kPromptThreads) CompressKeepKernel(const __grid_constant__ Params a) {
   AllowNext();
   WaitForPrevious();

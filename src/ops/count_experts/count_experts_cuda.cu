@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kCountThreads = 256;
 
-// A block has a layer: nobody else writes its counts.
+// One block per layer: only it writes the layer's counts.
 __global__ void __launch_bounds__(kCountThreads)
     CountExpertsKernel(const int32_t* experts, int64_t layer_stride, int64_t num_ids, int num_experts, int64_t* chosen,
                        int64_t* passes) {

@@ -15,7 +15,7 @@ constexpr int kEmbedThreads = 256;
 __device__ __forceinline__ float AsFloat(float x) { return x; }
 __device__ __forceinline__ float AsFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// A token outside the table (the sampler's -1 for damaged logits) gives NaN, which later ops carry on.
+// A token outside the table (the sampler's -1 for damaged logits) gives NaN, which later ops propagate.
 template <typename Weight>
 __global__ void __launch_bounds__(kEmbedThreads)
     EmbedKernel(const int32_t* tokens, const Weight* table, float* streams, int64_t v, int64_t num_streams, int64_t d) {

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kPlanThreads = 1024;
 constexpr int kMaxExperts = static_cast<int>(kMaxExpertsOnGpu);
-constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // tokens where that makes steps shorter
-// up to here weights are read once and need no place in L2; no sum depends on it
+constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // numbers of tokens for which CostBy::kTokens is faster
+// up to this many tokens weights are read once and need no space in L2; no sum depends on it
 constexpr int64_t kStreamedTokens = 64;
 
 int DivUp(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -37,12 +37,12 @@ __device__ __forceinline__ int BlockScan(int x) {
   return before + x;
 }
 
-// The pairs that have an expert, sorted by it, and the chunks, behind them empty ones up to max_chunks. Within an
-// expert the order varies from run to run; no result depends on it.
+// Sorts the pairs that have an expert by it, and makes the chunks; empty chunks follow up to max_chunks. Within an
+// expert the order varies from run to run, but no result depends on it.
 template <int Planes>
 __device__ void SortPairs(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, CostBy by,
                           int max_chunks, int32_t* plan, Chunk* chunks, int32_t* pairs) {
-  __shared__ int count[kMaxExperts], next[kMaxExperts + 1];  // behind the experts: number of chunks
+  __shared__ int count[kMaxExperts], next[kMaxExperts + 1];  // after the experts: number of chunks
   const int e = threadIdx.x;
   count[e] = 0;
   __syncthreads();
@@ -75,7 +75,7 @@ __device__ void SortPairs(const int32_t* experts, int num_pairs, int num_experts
   }
 }
 
-// Rows x [rows, stride] -> planes [Planes][rows, padded K].
+// Converts rows x [rows, stride] to planes [Planes][rows, padded K].
 template <int Planes, int Threads>
 __device__ void PrepareRow(const float* x, int64_t k, int64_t row, ActivationDtype mode, uint16_t* planes,
                            int64_t plane_elements) {
@@ -93,7 +93,7 @@ __device__ void PrepareRow(const float* x, int64_t k, int64_t row, ActivationDty
   }
 }
 
-// o[t, a] = 0 of the slots of `row` without an expert.
+// Sets o[t, a] = 0 for the choices of `row` without an expert.
 __device__ __forceinline__ void ClearOutputs(const int32_t* experts, int slots, int64_t row, int d, float* outputs) {
   for (int64_t pair = row * slots; pair < (row + 1) * slots; ++pair) {
     if (experts[pair] != kNoExpert) continue;
@@ -101,7 +101,7 @@ __device__ __forceinline__ void ClearOutputs(const int32_t* experts, int slots, 
   }
 }
 
-// Block 0: the plan. Blocks 1 ..: a row of x each, and its slots without an expert.
+// Block 0 makes the plan. Each other block converts a row of x and clears the row's choices without an expert.
 template <int Planes>
 __global__ void __launch_bounds__(kPlanThreads)
     PlanKernel(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, CostBy by, int max_chunks,
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   }
 }
 
-// Hidden rows [rows, stride 2F] -> planes.
+// Converts hidden rows [rows, stride 2F] to planes.
 template <int Planes>
 __global__ void __launch_bounds__(256)
     HiddenKernel(const float* hidden, int f, ActivationDtype mode, uint16_t* planes, int64_t plane_elements) {
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(256)
   PrepareRow<Planes, 256>(hidden + int64_t{blockIdx.x} * 2 * f, f, blockIdx.x, mode, planes, plane_elements);
 }
 
-// y[t] = shared[t] + sum of the slots' outputs, in order.
+// y[t] = shared[t] + sum of the choices' outputs, in order.
 __global__ void __launch_bounds__(256)
     CombineKernel(const float* shared, const float* outputs, float* y, int d, int slots) {
   AllowNext();
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(256)
   const int c = blockIdx.x * 256 + threadIdx.x;
   const int64_t t = blockIdx.y;
   if (c >= d) return;
-  constexpr int kAhead = 8;  // slots whose loads are on their way together
+  constexpr int kAhead = 8;  // choices whose loads are in flight together
   float sum = shared != nullptr ? shared[t * d + c] : 0.0f;
   for (int first = 0; first < slots; first += kAhead) {
     float v[kAhead];
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(256)
   y[t * d + c] = sum;
 }
 
-// float32 matrices, in rows: a warp per row and pair. For tests and small models.
+// float32 matrices in rows: one warp per row and pair. For tests and small models.
 __global__ void __launch_bounds__(256) F32UpKernel(GemmArgs a, float* hidden) {
   AllowNext();
   WaitForPrevious();
@@ -206,12 +206,12 @@ void GemmOf(const ExecContext& ctx, WeightFormat format, bool wide, const GemmAr
   return GemmOf<Up, 2, false>(ctx, format, a, max_chunks);
 }
 
-// How rows are multiplied by the kernels of decode rows, and with what.
+// The state of a call of the kernels of decode rows: its form, memory and sizes.
 struct Grouped {
   const ExecContext& ctx;
   const ExpertsArgs& a;
   int64_t t, d, slots, pairs, f, num_experts;
-  int planes;                   // BF16 numbers that an input is
+  int planes;                   // BF16 terms of an input
   bool up_packed, down_packed;  // in tiles; else float32 rows
   DecodeForm form;
   CostBy cost_by;
@@ -244,7 +244,7 @@ Grouped GroupedOf(const ExecContext& ctx, const ExpertsArgs& a) {
   return g;
 }
 
-// Both products as of one token, or a few, which need no plan.
+// Sets up both products for one token or a few, which need no plan.
 void SetProducts(Grouped& g) {
   const ExpertsArgs& a = g.a;
   g.up = {.matrices = a.matrices.data(),
@@ -269,7 +269,7 @@ void SetProducts(Grouped& g) {
   }
 }
 
-// PlanKernel, and its results as the products' chunks and inputs.
+// Launches PlanKernel and sets its results as the products' chunks and inputs.
 void MakePlan(Grouped& g) {
   int32_t* plan = g.At<int32_t>(g.places.plan);
   Chunk* chunks = g.At<Chunk>(g.places.chunks);
@@ -313,7 +313,7 @@ void MultiplyDown(const Grouped& g) {
   GemmOf<false>(g.ctx, g.a.first.down.format, g.form.wide, g.down, g.max_chunks);
 }
 
-// The rows of a, at most ExpertsRowsAtOnce, by the kernels of decode rows.
+// Computes the rows of `a`, at most ExpertsRowsAtOnce, with the kernels of decode rows.
 void MultiplyGrouped(const ExecContext& ctx, const ExpertsArgs& a) {
   Grouped g = GroupedOf(ctx, a);
   SetProducts(g);

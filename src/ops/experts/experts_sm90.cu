@@ -31,10 +31,10 @@ struct ExpertsParams {
   int d;
 };
 
-// A NaN stays one, unlike with fminf.
+// A NaN stays a NaN, unlike with fminf.
 [[maybe_unused]] __device__ __forceinline__ float AtMost(float x, float limit) { return x > limit ? limit : x; }
 
-// h of 64 rows of gate and up: this thread's are gate row 16 warp + 8 half + g, tokens 8 j + 2 t + {0, 1}.
+// Computes h of 64 rows of gate and up. This thread has gate row 16 warp + 8 half + g, tokens 8 j + 2 t + {0, 1}.
 template <WeightFormat kFormat, int kN, int kParts>
 __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared& s,
                                        Position<TokenStages(kN, kParts)>& at, const WarpRows& rows,
@@ -73,7 +73,7 @@ __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared&
   }
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
-    if (threadIdx.x == 128) BulkWaitRead<0>();  // what was there has left the staging memory
+    if (threadIdx.x == 128) BulkWaitRead<0>();  // the previous contents have left the staging memory
     NamedBarrier(3, 256);
 #pragma unroll
     for (int j = 0; j < kN / 8; ++j) {
@@ -121,9 +121,9 @@ __device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShare
 }
 
 // Persistent over (tile of an expert's tokens, 64 rows of gate and up or 128 rows of down), for the tiles of one width.
-// The kernels of a product are independent: only the first waits for what is in front of it, and lets the next start
-// after that; the others fill the multiprocessors that it leaves, and wait at their end, so that what comes behind them
-// finds all done.
+// The kernels of a product are independent. Only the first one waits for the previous kernel, and lets the next kernel
+// start after that. The others fill the multiprocessors that it leaves free, and wait at their end, so that kernels
+// after them find all of them done.
 template <WeightFormat kFormat, bool kUp, int kN, int kParts>
 __global__ void __launch_bounds__(kGemmThreads, BlocksOfSm(kFormat, kN, kParts)) ExpertsKernel(const ExpertsParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kGemmThreads, BlocksOfSm(kFormat, kN, kParts))
 #endif
 }
 
-// y[t] = shared[t] + the outputs of its slots in order.
+// y[t] = shared[t] + the outputs of its choices in order.
 __global__ void __launch_bounds__(256)
     CombineKernel(const float* outputs, const float* shared, float* y, int picked, int d, bool aligned) {
   AllowNext();
@@ -251,7 +251,7 @@ void LaunchProduct(const ExecContext& ctx, const ExpertsArgs& a, ExpertsParams p
 
 bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// The tokens as FP16 blocks of the experts' sorted rows.
+// Writes the tokens as FP16 blocks of the experts' sorted rows.
 void SpreadTokens(const ExecContext& ctx, const ExpertsArgs& a, const Sorted& sorted, int parts, int row_blocks8,
                   uint8_t* x) {
   const int64_t tokens = a.x.dim(0), d = a.x.dim(1), d_slabs = CeilDiv(d, kTileCols64);
@@ -271,7 +271,7 @@ void SpreadTokens(const ExecContext& ctx, const ExpertsArgs& a, const Sorted& so
          row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
 }
 
-// Pairs of a token and an expert, in order of the experts; an expert's rows begin at a tile.
+// Sorts the pairs of a token and an expert by expert; an expert's rows begin at a tile.
 void SortPairs(const ExecContext& ctx, const ExpertsArgs& a, const Sorted& sorted, int parts) {
   const auto* experts = a.experts.i32();
   const int num_pairs = static_cast<int>(a.x.dim(0) * a.experts.dim(1)), e = static_cast<int>(a.matrices.size());
@@ -286,7 +286,7 @@ void SortPairs(const ExecContext& ctx, const ExpertsArgs& a, const Sorted& sorte
          num_pairs, e);
 }
 
-// Products of the sorted rows with the experts' matrices: gate and up, then down.
+// Multiplies the sorted rows with the experts' matrices: gate and up, then down.
 void MultiplySorted(const ExecContext& ctx, const ExpertsArgs& a, ExpertsParams p, int parts, const uint8_t* x,
                     const uint8_t* hidden) {
   const int64_t d = a.x.dim(1), f = a.first.gate.rows;

@@ -1,4 +1,4 @@
-// The kernels of decode rows for tight tiles, compiled on their own.
+// The kernels of decode rows for tight tiles, compiled separately.
 #include "ops/experts/expert_launch.cuh"
 
 namespace dsv4::experts {

@@ -7,7 +7,7 @@ namespace dsv4 {
 
 namespace {
 
-// Elements of a piece that begins at element `begin` of x [R, width].
+// Stores the elements of a piece that begins at element `begin` of x [R, width].
 template <int Count>
 struct StoreColumns {
   float* y;

@@ -60,8 +60,8 @@ int64_t ChunksOf(const GatherSharesArgs& a, int count) {
 
 }  // namespace
 
-// A collective of arrays carries chunks of all values together, as many as fit. With copies each value has its own
-// collectives.
+// A collective of arrays carries chunks of all values together, up to the size of its memory. With copies each value
+// has its own collectives.
 int64_t ShareExchanges(const ExecContext& ctx, const GatherSharesArgs& a) {
   if (ctx.ranks == nullptr || ctx.ranks->count == 1 || a.num_values == 0 || a.sent) return 0;
   const RankView& ranks = *ctx.ranks;

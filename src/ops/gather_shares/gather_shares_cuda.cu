@@ -8,7 +8,7 @@ namespace dsv4 {
 
 namespace {
 
-// `n` floats of rank p's share of `a`, from element `at` on, to their places: run by run.
+// Copies `n` floats of rank p's share of `a`, from element `at`, to their positions, run by run.
 void PlaceCopied(const ExecContext& ctx, const BulkArray& a, int p, const float* from, int64_t at, int64_t n) {
   for (int64_t done = 0; done < n;) {
     const int64_t i = at + done, column = i / a.run(p), size = std::min(n - done, (column + 1) * a.run(p) - i);
@@ -20,7 +20,7 @@ void PlaceCopied(const ExecContext& ctx, const BulkArray& a, int p, const float*
   }
 }
 
-// By events: each value in pieces of what the memory for copies holds.
+// Transport kEvents: sends each value in pieces of the size of the memory for copies.
 void CopyShares(const ExecContext& ctx, const BulkArrays& arrays, int64_t site) {
   const RankView& ranks = *ctx.ranks;
   const int64_t room = ranks.memory.elements;

@@ -25,7 +25,7 @@ void LaunchDots(const ExecContext& ctx, const Site& s) {
   }
 }
 
-// What GpuHcKernels says of a site with mixes (hc_head has none), whose tensors are aligned as the engine's are.
+// Applies GpuHcKernels to a bridge with mixes (hc_head has none), whose tensors are aligned as the engine's are.
 HcKernels KernelsOf(const ExecContext& ctx, const Site& s) {
   static_assert(kClusterMixes == (2 + 4) * 4 && kPrefillMixes == kClusterMixes);
   if (s.num_mixes != kClusterMixes || s.post == nullptr || !s.vector || !Aligned(s.post_in, 16) ||
@@ -74,7 +74,7 @@ void RunCluster(const ExecContext& ctx, const Site& s) {
 template <typename Weight>
 void LaunchPrefill(const ExecContext& ctx, const Site& s) {
   const int64_t columns = s.blocks();
-  // of tokens: the blocks fill the chip once
+  // groups of tokens: the blocks fill the GPU once
   const int64_t groups = std::max<int64_t>(1, ctx.gpu.multiprocessors / columns);
   const int64_t tokens = CeilDiv(CeilDiv(s.num_tokens, groups), kTokenTile) * kTokenTile;
   const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(CeilDiv(s.num_tokens, tokens)));

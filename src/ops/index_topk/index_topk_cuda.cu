@@ -11,8 +11,8 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kMaxRows = 262144;  // a context of 2^20 tokens
-constexpr int64_t kMaxFew = 128;      // tokens that are scored by blocks of their own
-constexpr int kMaxAlone = 4096;       // rows of one token up to which a cluster of blocks costs more than it saves
+constexpr int64_t kMaxFew = 128;      // tokens that have their own blocks for scores
+constexpr int kMaxAlone = 4096;       // up to this many rows of one token a cluster of blocks costs more than it saves
 
 unsigned Dim(int64_t n) { return static_cast<unsigned>(n); }
 
@@ -42,7 +42,7 @@ void LaunchSelect(const ExecContext& ctx, const float* scores, int64_t stride, c
            static_cast<size_t>(cached_keys) * 4, scores, stride, keys.positions, keys.layout.ratio, k, cached_keys,
            out);
   };
-  // As many blocks as fit the chip at once; keys in what shared memory they have.
+  // As many blocks as the GPU can run at once; keys are in the shared memory that they have.
   if (num_tokens == 1)
     Launch(ctx, topk::SelectOneKernel, dim3(topk::kOneCluster), dim3(topk::kOneThreads),
            static_cast<size_t>(topk::kOneKeys) * 4, scores, keys.positions, keys.layout.ratio, k, kMaxAlone, out);
@@ -62,8 +62,8 @@ void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a) {
   const int64_t num_tokens = a.cache.num_tokens, num_heads = a.q.dim(1), dim = a.q.dim(2), k = a.topk_idxs.dim(1);
   DSV4_CHECK(dim <= kMaxIndexDimOnGpu, "index head dimension ", dim);
   if (num_tokens == 0 || k == 0) return;
-  // Tokens whose scores are in memory at once: as many as give every multiprocessor one block with two splits of the
-  // rows.
+  // The number of tokens whose scores are in memory at once: enough for one block per multiprocessor with two splits of
+  // the rows.
   const int64_t room = ctx.scratch.bytes / (4 * kMaxRows);
   DSV4_CHECK(room >= 1, "scratch of ", ctx.scratch.bytes, " bytes");
   const int64_t most = std::min({num_tokens, room,

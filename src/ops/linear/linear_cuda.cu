@@ -6,7 +6,8 @@
 
 namespace dsv4 {
 
-// One launch for all parts that have tiles, for prompts on Hopper one a format; F32 weights go one by one.
+// One launch for all matrices in tiles; for prompts on Hopper one launch per format. F32 weights are computed one by
+// one.
 void LinearCuda(const ExecContext& ctx, const LinearArgs& a) {
   TileLinearMatrix tiles[kMaxLinearParts];
   int num_tiles = 0;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kPackWeightThreads = 256;
 
-// Sources lie as in the file: `Bytes` (a power of two, at most 16) from any address.
+// Sources have the file's layout: loads `Bytes` (a power of two, at most 16) from any address.
 template <int Bytes>
 __device__ __forceinline__ void LoadAnyAddress(const uint8_t* p, uint8_t (&out)[Bytes]) {
   static_assert(Bytes == 8 || Bytes == 16);
@@ -30,13 +30,13 @@ __device__ __forceinline__ void LoadAnyAddress(const uint8_t* p, uint8_t (&out)[
   }
 }
 
-// What is packed; strides in bytes.
+// The matrix to pack; strides in bytes.
 struct PackSource {
   QuantTensor w;
   int64_t row_stride, scale_stride;
 };
 
-// `Bytes` bytes of row n from byte `at` on; zeros behind the row's end and below the last row.
+// Loads `Bytes` bytes of row n from byte `at`; zeros past the row's end and below the last row.
 template <int Bytes>
 __device__ __forceinline__ void LoadRow(const PackSource& s, int64_t row_bytes, int64_t n, int64_t at,
                                         uint8_t (&out)[Bytes]) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ void LoadRow(const PackSource& s, int64_t row_bytes, 
   }
 }
 
-// By a warp. `shift`: TightShift, of tight formats.
+// Called by a warp. `shift`: TightShift, for tight formats.
 __device__ __forceinline__ void PackFp4Lane(const PackSource& s, int shift, int64_t n0, int64_t k0, int lane,
                                             uint8_t* tile) {
   const QuantTensor& w = s.w;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void PackFp4Lane(const PackSource& s, int shift, int6
   const bool nvfp4 = FormatOfRows(w.format) == WeightFormat::kNvfp4, tight = IsTight(w.format);
   const int64_t block = nvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize, k = k0 + 16 * t;
   Fp4Words words[2];
-  uint32_t scales = 0;  // a byte a row; of tight formats a nibble
+  uint32_t scales = 0;  // one byte per row; one nibble for tight formats
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int64_t n = n0 + g + 8 * r;

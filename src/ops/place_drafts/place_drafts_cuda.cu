@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kPlaceThreads = 128;
 
-// No kernel starts early behind it: what comes next may read a step's tokens before it waits.
+// The next kernel must not start early: it may read a step's tokens before it waits.
 __global__ void __launch_bounds__(kPlaceThreads)
     PlaceDraftsKernel(const int32_t* drafted, const int64_t* positions, const KnownDraft* known, int32_t* tokens,
                       int64_t num_sequences, int64_t r) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kPreviousRowsThreads = 128;
 
-// A thread carries one column through a sequence's tokens, in order: it has read the ring when it writes there.
+// A thread processes one column of a sequence's tokens in order, so it has read the ring before it writes there.
 __global__ void __launch_bounds__(kPreviousRowsThreads)
     PreviousRowsKernel(const float* x, float* y, const SequenceView* sequences, int64_t offset, int64_t slots,
                        int64_t width) {

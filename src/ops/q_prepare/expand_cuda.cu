@@ -1,11 +1,11 @@
-// Queries from their low rank on, of one token or of a few of one sequence: the linears, and what q_prepare does with
-// their output, in one launch.
+// Queries from their low rank, for one token or a few of one sequence: the linears and the work of q_prepare on their
+// output, in one launch.
 //
-// A cluster of two blocks makes one head and, where there are index heads, one of these: each block half of their rows,
-// a warp the rows of one tile or two. They send each other their halves (device/cluster.cuh); then a warp of each block
-// prepares a token's whole head, and another one its index head, and writes its own half. Blocks beside these do the
-// tokens' own rows and the compressors, which read nothing of it. Products and their order are ops/linear's
-// (tile/warp_chunks.cuh), heads are heads.cuh's.
+// A cluster of two blocks computes one head and, if there are index heads, one index head. Each block computes half of
+// their rows, a warp the rows of one tile or two. The blocks send each other their halves (device/cluster.cuh). Then a
+// warp of each block prepares a token's whole head, another warp its index head, and each writes its own half. Other
+// blocks process the tokens' own rows and the compressors, which do not read the queries. The products and their order
+// are those of ops/linear (tile/warp_chunks.cuh); heads.cuh processes the heads.
 #include "device/cluster.cuh"
 #include "ops/q_prepare/expand.cuh"
 
@@ -20,16 +20,17 @@ constexpr int kChunk = 4;  // tiles of a copy
 static_assert(2 * kMostTokens <= kWarps);
 static_assert(kTiles == kWarps && kIndexTiles <= kWarps);
 
-// What lies in a block's dynamic memory: rings, the token as fragments; the compressors' use the same.
+// The layout of a block's dynamic shared memory: rings, then the token as fragments. The compressors use the same
+// memory.
 inline size_t RingBytes() { return static_cast<size_t>(kWarps) * kSlots * kSlotBytes; }
 
-// Row i of four, to the other block of the cluster.
+// Sends four rows, 4 i .., to the other block of the cluster.
 __device__ __forceinline__ void SendRows(float* rows, int i, gpu::ClusterBarrier& at, int to) {
   const uint4 v = *reinterpret_cast<const uint4*>(rows + 4 * i);
   gpu::Send(rows + 4 * i, v, at, to);
 }
 
-// The block's halves of the heads to the other block.
+// Sends the block's halves of the heads to the other block.
 template <int kTokens>
 __device__ __forceinline__ void SendHalves(float (&heads)[kTokens][kHead], float (&index_heads)[kTokens][kIndexHead],
                                            int num_tokens, bool indexes, int half, gpu::ClusterBarrier& at) {
@@ -43,7 +44,7 @@ __device__ __forceinline__ void SendHalves(float (&heads)[kTokens][kHead], float
   }
 }
 
-// kTokens: room, at least as much as there are tokens.
+// kTokens: capacity, at least the number of tokens.
 template <int kTokens>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     ExpandKernel(const __grid_constant__ ExpandParams a) {
@@ -62,7 +63,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const int num_tokens = kTokens == 1 ? 1 : p.num_tokens;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
-  // Compressors take longest where rows end among the tokens, in most steps of several: then they begin first.
+  // Compressors take longest if rows end among the tokens, which is so in most steps of several tokens. Then they begin
+  // first.
   const int others = static_cast<int>(gridDim.x) - 2 * prepare.heads;
   const int behind = static_cast<int>(blockIdx.x) - (kTokens == 1 ? 2 * prepare.heads : 0);
   if (kTokens == 1 ? behind >= 0 : behind < others) {
@@ -78,13 +80,13 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     BarrierInitFence();
     at_rows.Expect(static_cast<uint32_t>(num_tokens * (kHead + (indexes ? kIndexHead : 0)) * 2));
   }
-  // By way of a shuffle, so that loops do not compute it again.
+  // Through a shuffle, so that loops do not compute it again.
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0),
                  ready = __shfl_sync(0xFFFFFFFFu, SharedAddress(full), 0);
   Chunks chunks(base, ready, warp);
   ClusterArriveRelaxed();  // "I run"
 
-  // The warp's chunks: its row tile of the head, then, in some warps, one of the index head.
+  // The warp's chunks: its row tile of the head, then, for some warps, one of the index head.
   const int num_chunks = (p.tile_cols + kChunk - 1) / kChunk, tasks = indexes && warp < kIndexTiles ? 2 : 1;
   const int64_t row_bytes = static_cast<int64_t>(p.tile_cols) * TileBytes(kFormat);
   const auto codes = [&](int task) {
@@ -108,7 +110,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   };
   chunks.Fill(ask);
   if (thread < (p.cols + 31) / 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * thread));
-  // The first chunk is decoded before the token is there.
+  // The first chunk is decoded before the token is available.
   Products products(static_cast<uint32_t>(lane));
   uint32_t early[kChunk][4][4];
   chunks.Begin(p.tile_cols);
@@ -184,7 +186,7 @@ void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
   }
   const ExpandCut cut = CutOf(ctx, ShapeOf(a, linears));
   if (cut.part) return ExpandPart(ctx, params, cut, static_cast<size_t>(pooled));
-  // At least as much as lets a multiprocessor have one block only, as linears do.
+  // Enough shared memory that a multiprocessor runs only one block, as in linears.
   const auto launch = [&](auto kernel, int tokens) {
     const size_t inputs = static_cast<size_t>(p.tile_cols * tokens * tile_linear::kOneTokenTile);
     const size_t bytes = std::max<size_t>({RingBytes() + inputs, static_cast<size_t>(pooled), tile_linear::kOneBlock});

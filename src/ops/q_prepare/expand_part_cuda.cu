@@ -1,7 +1,7 @@
-// The expansion (expand_cuda.cu) for a rank that has a part of the heads and all index heads: there are multiprocessors
-// enough for an index head to have a block of its own beside the two of each head. K is cut where ops/linear would cut
-// it for so few rows, in the same order, so the bits are the linear's and q_prepare's one after the other. A kernel of
-// its own: with both forms in one the kernel of all heads has more instructions.
+// The expansion (expand_cuda.cu) for a rank that has a part of the heads and all index heads. There are enough
+// multiprocessors for two blocks per head and one per index head. K is divided if ops/linear divides it for this number
+// of rows, in the same order. So the bits are the same as with linear and q_prepare one after the other. It is a
+// separate kernel because one kernel with both forms has more instructions for all heads.
 #include "device/cluster.cuh"
 #include "ops/q_prepare/expand.cuh"
 
@@ -15,20 +15,21 @@ constexpr int kRingBytes = tile_linear::kSlots * tile_linear::kSlotBytes;  // of
 constexpr int kTile = static_cast<int>(TileBytes(kFormat));
 static_assert(kTiles == kWarps && kIndexTiles <= kWarps);
 
-// kCut: K is cut into segments, a warp multiplies one of them with some row tiles; else all of K with its own ones.
+// kCut: K is divided into segments, and a warp multiplies one segment with some row tiles. Otherwise a warp multiplies
+// all of K with its own row tiles.
 template <bool kCut>
 struct Warps {
   static constexpr int kLogSegments = kCut ? 3 : 0, kSegments = 1 << kLogSegments, kStep = kWarps / kSegments;
   // Tiles of a copy: segments are short.
   static constexpr int kChunk = kCut ? 2 : 4, kSlotBytes = kChunk * kTile, kSlots = kRingBytes / kSlotBytes;
 };
-constexpr int kPartialStride = tile_linear::Exchange::Stride(kTiles);  // of a segment's sums of a token
+constexpr int kPartialStride = tile_linear::Exchange::Stride(kTiles);  // stride of a segment's sums of a token
 
-// What lies in a block's dynamic memory: rings, the tokens as fragments, segments' sums, [segment][token][row]; the
-// compressors' use the same.
+// The layout of a block's dynamic shared memory: rings, the tokens as fragments, segments' sums [segment][token][row].
+// The compressors use the same memory.
 constexpr size_t kRings = static_cast<size_t>(kWarps) * kRingBytes;
 
-// Rows 4 `quad` .. + 3 of a block, from what the segments have of them; a token's, of room for kTokens.
+// Adds the segments' sums of rows 4 `quad` .. + 3 of a block for one token; kTokens: capacity.
 template <int kTokens>
 __device__ __forceinline__ void AddSegments(const float* partials, int quad, float factor, float* rows) {
   const float4 sum = tile_linear::TreeSum(reinterpret_cast<const float4*>(partials) + quad,
@@ -36,7 +37,7 @@ __device__ __forceinline__ void AddSegments(const float* partials, int quad, flo
   reinterpret_cast<float4*>(rows)[quad] = make_float4(sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor);
 }
 
-// All of an index head, the one with this number of all tokens', by a warp.
+// Finishes a whole index head by a warp; `number` counts over all tokens' index heads.
 __device__ __forceinline__ void FinishIndexHead(const Params& a, const float2* angles, const float* rows, int number,
                                                 int lane) {
   Head<kIndexHead / 64> q;
@@ -45,7 +46,7 @@ __device__ __forceinline__ void FinishIndexHead(const Params& a, const float2* a
   q.Store(a.index_q + number * kIndexHead, kIndexHead, lane);
 }
 
-// A block's half of a head, by a warp.
+// Finishes a block's half of a head by a warp.
 __device__ __forceinline__ void FinishHead(const Params& a, const float2* angles, const float* rows, int number,
                                            int half, int lane) {
   Head<kHead / 64> q;
@@ -59,11 +60,11 @@ __device__ __forceinline__ void FinishHead(const Params& a, const float2* angles
   }
 }
 
-// What a block is for. Of several tokens compressors take longest where rows end among them, in most steps: then the
-// blocks beside the heads' come first. Heads begin at an even block, for two are a cluster.
+// The task of a block. With several tokens compressors take longest if rows end among them, which is so in most steps.
+// Then the blocks without heads come first. Heads begin at an even block, because two blocks are a cluster.
 template <int kTokens>
 struct Place {
-  int other;   // task beside the heads'; negative: none
+  int other;   // a task other than the heads; negative: none
   bool alone;  // an index head
   int of_heads, index_head;
   __device__ __forceinline__ explicit Place(const Params& a) {
@@ -82,7 +83,7 @@ struct Place {
   }
 };
 
-// kTokens: room, at least as much as there are tokens.
+// kTokens: capacity, at least the number of tokens.
 template <bool kCut, int kTokens>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     ExpandPartKernel(const __grid_constant__ ExpandParams a) {
@@ -103,7 +104,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const int num_tokens = kTokens == 1 ? 1 : p.num_tokens;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
-  const int token = kTokens == 1 ? 0 : warp;  // that the warp prepares, if there is one
+  const int token = kTokens == 1 ? 0 : warp;  // the token that the warp prepares, if any
   const bool has_token = kTokens == 1 ? warp == 0 : warp < num_tokens;
   const Place<kTokens> place(prepare);
   if (place.other >= 0) {
@@ -118,7 +119,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     BarrierInitFence();
     at_rows.Expect(static_cast<uint32_t>(num_tokens * kHead * 2));
   }
-  // By way of a shuffle, so that loops do not compute it again.
+  // Through a shuffle, so that loops do not compute it again.
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0),
                  ready = __shfl_sync(0xFFFFFFFFu, SharedAddress(full), 0);
   Chunks chunks(base, ready, warp);
@@ -151,7 +152,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   };
   chunks.Fill(ask);
   if (thread < (p.cols + 31) / 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * thread));
-  // The first chunk is decoded before the tokens are there.
+  // The first chunk is decoded before the tokens are available.
   Products products(static_cast<uint32_t>(lane));
   uint32_t early[kChunk][4][4];
   chunks.Begin(count);
@@ -162,7 +163,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   uint8_t* const inputs = shared + kRings;
   StageQueries<kTokens>(a, num_tokens, warp, lane, inputs, angles, row_scales);
   __syncthreads();
-  // Of the token whose sums the thread finishes; behind the last one it has none.
+  // The token whose sums the thread finishes; none after the last token.
   const int mine = kTokens == 1 ? 0 : kCut ? min(thread / (4 * row_tiles), kTokens - 1) : lane % 4;
   float* const own = alone ? index_heads[mine] : heads[mine] + kHead / 2 * half;
   const float factor = p.matrices[alone ? 1 : 0].factor * row_scales[mine];
@@ -186,7 +187,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   if constexpr (kCut) {
     if (thread >= 4 * row_tiles * num_tokens) return;
     AddSegments<kTokens>(partials + mine * kPartialStride, thread - 4 * row_tiles * mine, factor, own);
-    // The warps that prepare and send read what the others add up.
+    // The warps that prepare and send read the sums of the others.
     asm volatile("bar.sync 1, %0;" ::"r"(4 * row_tiles * num_tokens) : "memory");
   }
   if (alone) {
@@ -209,7 +210,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 }  // namespace
 
 void ExpandPart(const ExecContext& ctx, const ExpandParams& params, const ExpandCut& cut, size_t pooled) {
-  // At least as much as lets a multiprocessor have one block only, as linears do.
+  // Enough shared memory that a multiprocessor runs only one block, as in linears.
   const auto launch = [&](auto kernel, int tokens) {
     const size_t sums = cut.along_k ? Warps<true>::kSegments * kPartialStride * sizeof(float) : 0;
     const size_t inputs = static_cast<size_t>(params.linear.tile_cols) * tile_linear::kOneTokenTile;

@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kThreads, Parts <= 8 ? 4 : 2) QPrepareKernel(c
   Task<Parts>(a, task, lane, a.dh, a.di, a.pairs, to);
 }
 
-// Index heads of 128 channels in long prompts: what IndexTask does with them, bit for bit. A lane has channels 4 lane
-// .. + 3, a warp kIndexHeads heads, all asked for at once.
+// Index heads of 128 channels in long prompts: the same as IndexTask, bit for bit. A lane has channels 4 lane .. + 3, a
+// warp kIndexHeads heads, all requested at once.
 constexpr int kIndexHeads = 4;
 constexpr int64_t kManyIndexHeads = 4096;
 

@@ -8,11 +8,11 @@ namespace {
 
 constexpr int kRmsNormThreads = 256;
 
-// One block a row. The order of the sum depends on D only.
+// One block per row. The order of the sum depends on D only.
 __global__ void __launch_bounds__(kRmsNormThreads)
     RmsNormKernel(const float* x, const float* weight, float* y, int64_t d, float eps) {
   AllowNext();
-  // The weights may be in memory only, and nothing is known of x yet.
+  // The weights may not be in L2, and x is not available yet.
   for (int64_t i = 32 * static_cast<int64_t>(threadIdx.x); weight != nullptr && i < d; i += 32 * kRmsNormThreads) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(weight + i));
   }

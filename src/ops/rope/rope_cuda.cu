@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kRopeThreads = 256;
 
-// One thread a pair; neighbouring threads take neighbouring pairs of one head. Products and sums are rounded one by
+// One thread per pair; neighbouring threads have neighbouring pairs of one head. Products and sums are rounded one by
 // one, as on the CPU.
 __global__ void __launch_bounds__(kRopeThreads)
     RopeKernel(float* x, const float2* cos_sin, int64_t n, int64_t heads, int64_t dh, int pairs, float sign) {

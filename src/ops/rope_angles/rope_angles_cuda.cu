@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kRopeAnglesThreads = 64;
 
-// float64 sine and cosine with the library's exact range reduction; the product is a plain float32 one.
+// float64 sine and cosine with the library's exact range reduction; the product is float32.
 __global__ void __launch_bounds__(kRopeAnglesThreads)
     RopeAnglesKernel(const int64_t* positions, const float* frequencies, float2* cos_sin, int64_t n, int pairs) {
   AllowNext();

@@ -36,7 +36,7 @@ __device__ __forceinline__ float Exp2OfCeilLog2(float x) {  // for x > 0; infini
   return __uint_as_float((bits & 0x7F800000u) + ((bits & 0x7FFFFFu) != 0 ? 0x800000u : 0u));
 }
 
-// A warp a block of 128 columns.
+// One warp per block of 128 columns.
 __global__ void __launch_bounds__(kRoundActivationThreads)
     RoundFp8Kernel(const float* x, float* y, int64_t k_dim, int64_t num_blocks) {
   AllowNext();
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kRoundActivationThreads)
   }
 }
 
-// A block a row: its scale first, then half a warp a block of 16 columns.
+// One block per row: first the row's scale, then half a warp per block of 16 columns.
 __global__ void __launch_bounds__(kRoundActivationThreads) RoundNvfp4Kernel(const float* x, float* y, int64_t k_dim) {
   AllowNext();
   WaitForPrevious();

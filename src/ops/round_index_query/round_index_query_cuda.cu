@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kRoundIndexQueryThreads = 256;
 
-// One warp a head: rotation in registers, blocks of 32 channels are the lanes.
+// One warp per head: the rotation is in registers, and a block of 32 channels is one channel per lane.
 template <int Parts>
 __global__ void __launch_bounds__(kRoundIndexQueryThreads) RotateAndRoundKernel(float* q, int64_t heads) {
   AllowNext();

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kRoundKvThreads = 256;
 
-// One warp a block of 64 channels (the scale's block) or, behind those, 64 channels of BF16.
+// One warp per block of 64 channels (the block of a scale) or, after these, per 64 channels of BF16.
 __global__ void __launch_bounds__(kRoundKvThreads) RoundKvKernel(float* kv, int64_t rows, int parts, RowFormat f) {
   AllowNext();
   WaitForPrevious();

@@ -14,8 +14,9 @@ using router::WarpWeight;
 
 constexpr int kWarps = 8, kRouterThreads = kWarps * 32;
 
-// The best of a warp's part of the experts, by their scores z [num_experts], into its place in `keys` and `indices`:
-// best first, the warps one behind another, so of equal keys the smaller index comes first.
+// Writes the best of a warp's part of the experts, by their scores z [num_experts], to its place in `keys` and
+// `indices`. The best comes first, and the warps' results follow each other, so of equal keys the smaller index comes
+// first.
 template <int PerThread>
 __device__ __forceinline__ void ChooseInPart(const float* z, const float (&bias)[PerThread], bool real, int num_experts,
                                              int count, uint32_t* keys, int* indices) {
@@ -32,12 +33,12 @@ __device__ __forceinline__ void ChooseInPart(const float* z, const float (&bias)
   uint32_t my_key;
   int my_index;
   WarpLargest(key, index, min(count, 32 * PerThread), my_key, my_index);
-  __syncthreads();  // the run before has read them
+  __syncthreads();  // the previous pass has read them
   if (lane < count) keys[warp * count + lane] = my_key, indices[warp * count + lane] = my_index;
   __syncthreads();
 }
 
-// The i-th of the warps' choices in lane i of a warp. PerLane: candidates of a lane.
+// Returns the i-th of the warps' choices in lane i of a warp. PerLane: candidates of a lane.
 template <int PerLane>
 __device__ __forceinline__ int ChooseAmongParts(const uint32_t* keys, const int* indices, int count) {
   const int lane = threadIdx.x % 32;
@@ -53,8 +54,9 @@ __device__ __forceinline__ int ChooseAmongParts(const uint32_t* keys, const int*
   return my_index;
 }
 
-// One block a token. Every warp chooses among its part of the experts, the first warp among the warps' choices; its
-// lane i < A ends up with the i-th expert. PerThread: experts of a thread; PerLane: candidates of a lane at the end.
+// One block per token. Every warp chooses among its part of the experts, then the first warp chooses among the warps'
+// choices. Its lane i < A has the i-th expert. PerThread: experts of a thread; PerLane: candidates of a lane at the
+// end.
 template <int PerThread, int PerLane>
 __global__ void __launch_bounds__(kRouterThreads)
     RouterKernel(const float* logits, const float* bias, const int32_t* hash_table, const int32_t* tokens,
@@ -93,7 +95,8 @@ __global__ void __launch_bounds__(kRouterThreads)
       weights[out + first + lane] = idle ? 0.0f : weight;
     }
   };
-  // Twice, first without logits and before the wait: then the code is there when the logits are.
+  // Two passes: the first has no logits and runs before the wait, so that the code is loaded when the logits are
+  // available.
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     if (pass == 1) WaitForPrevious();

@@ -1,7 +1,7 @@
-// The router of one token or a few: linear and choice in one launch. A cluster of blocks with 16 experts each, all of
-// whose weights are asked for before the wait; the blocks send block i the scores of token i (device/cluster.cuh), of
-// which one warp chooses. Products and their order are tile_linear_kernel.cuh's, the choice is RouterKernel's: the bits
-// are the same.
+// The router of one token or a few: linear and choice in one launch. Each block of a cluster has 16 experts and
+// requests all their weights before the wait. The blocks send the scores of token i to block i (device/cluster.cuh),
+// where one warp chooses. The products and their order are those of tile_linear_kernel.cuh, the choice is
+// RouterKernel's: the bits are the same.
 #include "device/active_clusters.h"
 #include "device/cluster.cuh"
 #include "ops/idle_row.h"
@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kRouterOneThreads = 32 * kSegments;
 constexpr int kTileBytes = static_cast<int>(TileBytes(kFormat)), kXBytes = tile_linear::kOneTokenTile;
-constexpr int kEarly = 4;                    // tiles of which a warp has the weights in registers before x is there
-constexpr int kOctets = kMaxTiles * 8 / 32;  // eight numbers of x each, of a lane
+constexpr int kEarly = 4;                    // tiles whose weights a warp has in registers before x is available
+constexpr int kOctets = kMaxTiles * 8 / 32;  // of a lane: eight numbers of x each
 
 struct OneParams {
   const uint8_t* codes;
@@ -40,7 +40,7 @@ inline size_t SharedBytes(int tiles, int tokens) {
   return static_cast<size_t>(kSegments * tiles) * static_cast<size_t>(kTileBytes + tokens * kXBytes);
 }
 
-// A token's columns of x of a warp, as StageOneToken has them; zeros where not `real`.
+// A token's columns of x of a warp, in the form of StageOneToken; zeros if not `real`.
 struct WarpColumns {
   float4 v[kOctets][2];
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ void StageColumns(const OneParams& a, bool real, int 
     of[i].template Store<tile_linear::OneTokenTiles<kFormat, kTokens>::kTile>(inputs + i * kXBytes, tiles, lane);
 }
 
-// A warp's segment with the columns at x; its first tiles' weights are in registers already.
+// Multiplies a warp's segment with the columns at x; its first tiles' weights are already in registers.
 template <typename Products>
 __device__ __forceinline__ float2 MultiplySegment(Products& products, const uint32_t (&early)[kEarly][4][4],
                                                   uint32_t codes, int tiles, uint32_t x) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ float2 MultiplySegment(Products& products, const uint
   return products.Take();
 }
 
-// The score of expert i of the block's, in lane i of a warp, from the segments' sums of a token.
+// The score of the block's expert i in lane i of a warp, from a token's sums of the segments.
 __device__ __forceinline__ float SumOfSegments(const float (&partial)[kSegments][kRows], int lane) {
   float part[kSegments];
 #pragma unroll
@@ -105,7 +105,7 @@ __device__ __forceinline__ float SumOfSegments(const float (&partial)[kSegments]
   return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
-// A warp sends the block's scores of a token to block `to`, where all blocks' come together.
+// A warp sends the block's scores of a token to block `to`, which collects the scores of all blocks.
 __device__ __forceinline__ void SendScores(const float (&block_scores)[kRows], const uint32_t (&block_keys)[kRows],
                                            int rank, int lane, float* scores, uint32_t* keys,
                                            gpu::ClusterBarrier& at_scores, int to) {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void SendScores(const float (&block_scores)[kRows], c
       at_scores, to);
 }
 
-// The weights of a warp's first tiles, into registers.
+// Decodes the weights of a warp's first tiles into registers.
 template <typename Products>
 __device__ __forceinline__ void DecodeEarly(const Products& products, uint32_t codes, int tiles,
                                             uint32_t (&early)[kEarly][4][4]) {
@@ -127,7 +127,7 @@ __device__ __forceinline__ void DecodeEarly(const Products& products, uint32_t c
   }
 }
 
-// kTokens: room, at least as much as there are tokens.
+// kTokens: capacity, at least the number of tokens.
 template <int kTokens>
 __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThreads)
     RouteOneKernel(const __grid_constant__ OneParams a) {
@@ -139,7 +139,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThre
   __shared__ float partial[2][kTokens][kSegments][kRows];  // by pass
   __shared__ __align__(16) float block_scores[kTokens][kRows];
   __shared__ __align__(16) uint32_t block_keys[kTokens][kRows];
-  __shared__ __align__(16) float scores[kExperts];  // of all blocks, of the block's token
+  __shared__ __align__(16) float scores[kExperts];  // of all blocks, for the block's token
   __shared__ __align__(16) uint32_t keys[kExperts];
   AllowNext();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, rank = static_cast<int>(blockIdx.x);
@@ -166,7 +166,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThre
     BarrierExpect(bar, bytes);
     BulkLoad(codes, a.codes + (static_cast<int64_t>(rank) * a.tile_cols + first) * kTileBytes, bytes, bar, kEvictFirst);
   }
-  // Of the block's experts, one a thread of the warp that has a token.
+  // The block's experts: one per thread of the warp that has a token.
   const int expert = kRows * rank + lane;
   const bool has_expert = (kTokens == 1 ? warp == 0 : warp < num_tokens) && lane < kRows && expert < a.num_experts;
   const float bias = has_expert && a.hash_table == nullptr ? a.bias[expert] : 0.0f;
@@ -175,7 +175,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThre
   uint32_t early[kEarly][4][4];
   BarrierWait(bar, 0);
   DecodeEarly(products, codes, tiles, early);
-  // Twice, first without x and before the wait: then the code is there when x is.
+  // Two passes: the first has no x and runs before the wait, so that the code is loaded when x is available.
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     const bool real = pass == 1;
@@ -204,7 +204,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThre
       SendScores(block_scores[warp], block_keys[warp], rank, lane, scores, keys, at_scores, kTokens == 1 ? 0 : warp);
     }
     if (kTokens == 1 ? rank != 0 : warp != 0 || rank >= num_tokens) continue;
-    const int own = kTokens == 1 ? 0 : rank;  // the block's token to choose for
+    const int own = kTokens == 1 ? 0 : rank;  // the token for which the block chooses
     if (real) at_scores.Wait(0);
     int mine = 0;
     if (a.hash_table == nullptr) {

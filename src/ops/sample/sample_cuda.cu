@@ -1,8 +1,8 @@
-// A cluster of blocks takes a row, a thread sixteen neighbouring tokens, whose logits and masses stay in shared memory
-// (row.cuh). Blocks send each other what they find (device/cluster.cuh); no barrier of the cluster is on the way. Sums
-// are of whole numbers, so their order does not matter. Cuts are found as the CPU's sampler finds them: tokens are
-// binned (bins.cuh) by their distance from the largest logit, and only the bin in which a sum reaches its mark is put
-// in order (marks.cuh).
+// A cluster of blocks processes a row, a thread sixteen neighbouring tokens, whose logits and masses stay in shared
+// memory (row.cuh). Blocks send each other their results (device/cluster.cuh) without a barrier of the cluster. Sums
+// are of whole numbers, so their order does not matter. Cuts are found as in the CPU's sampler. Tokens are binned
+// (bins.cuh) by their distance from the largest logit. Only the bin in which a sum reaches its mark is sorted
+// (marks.cuh).
 #include "ops/sample/marks.cuh"
 
 namespace dsv4 {
@@ -11,7 +11,7 @@ namespace {
 
 using namespace sample;  // NOLINT: this file is sample
 
-// Where the row's token goes. By one thread of the cluster.
+// Writes the row's token. Called by one thread of the cluster.
 struct Choice {
   const Row& row;
   int64_t r;
@@ -32,10 +32,10 @@ struct Choice {
   }
 };
 
-// Keeps what the cuts keep, then draws.
+// Applies the cuts, then draws.
 __device__ __forceinline__ void Draw(Row& row, uint64_t draw, bool is_top_k, bool is_top_p, const Choice& choose) {
   const auto amount = static_cast<uint64_t>(row.p.top_k);
-  uint64_t kept_mass = 0;  // 0: all of the row's
+  uint64_t kept_mass = 0;  // 0: the row's whole mass
   uint32_t kept = (1u << kOwn) - 1;
   Parities parity;
   Mark mark = is_top_k ? Mark::kCount : is_top_p ? Mark::kTopP : Mark::kNone;

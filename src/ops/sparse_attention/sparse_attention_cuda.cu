@@ -12,11 +12,11 @@ namespace {
 
 // ---- any shape, float32 throughout ----
 
-constexpr int kHeads = 8;  // heads of a block, one a warp
+constexpr int kHeads = 8;  // heads of a block, one per warp
 constexpr int kTile = 16;  // rows in shared memory at a time
 constexpr int kSparseAttentionThreads = 32 * kHeads;
 
-// How many rows an index list has in front of the first that is none; by the whole block.
+// The number of rows of an index list before its first -1; by the whole block.
 __device__ __forceinline__ int CountPicks(const gpu::AttendedRows& list) {
   __shared__ int num_picks;
   if (threadIdx.x == 0) num_picks = list.num_compressed;
@@ -28,7 +28,7 @@ __device__ __forceinline__ int CountPicks(const gpu::AttendedRows& list) {
   return num_picks;
 }
 
-// The scores of a head's channels x with `count` rows: lane r has row r's.
+// Scores a head's channels x with `count` rows: lane r has the score of row r.
 template <int Parts>
 __device__ __forceinline__ float ScoreRows(const float (&x)[Parts], const float* rows, int count, int dh, float scale,
                                            int lane) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ float ScoreRows(const float (&x)[Parts], const float*
   return mine;
 }
 
-// Adds `count` rows to a head's sums, lane r's weight times row r.
+// Adds `count` rows to a head's sums, each times the weight in lane r.
 template <int Parts>
 __device__ __forceinline__ void AddRows(float (&sum_rows)[Parts], const float* rows, int count, int dh, float p,
                                         int lane) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void AddRows(float (&sum_rows)[Parts], const float* r
   }
 }
 
-// Parts: channels of a lane, Dh <= 32 * Parts. Sums run over tiles in the list's order, whatever T and N are.
+// Parts: channels of a lane, Dh <= 32 * Parts. Sums run over tiles in the list's order, for every T and N.
 template <int Parts>
 __global__ void __launch_bounds__(kSparseAttentionThreads)
     AttendAnyKernel(const float* q, const float* kv, const float* sink, float* out, int num_heads, int dh, float scale,

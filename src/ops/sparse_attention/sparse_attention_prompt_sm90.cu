@@ -1,16 +1,16 @@
 // SparseAttention of prompts on Hopper's tensor cores.
 //
-// A row of a prompt is read by many tokens, so every row that the step may read is decoded once, to FP16 in scratch
-// memory: the step's own rows, each sequence's ring and its compressed rows. Then a block takes one token and 64 of its
-// heads at a time: eight warps copy its rows by index into shared memory (asynchronously, without registers), two
-// warpgroups multiply,
-//   S [64 heads, 64 rows] = Q K^T       the warpgroups share the rows
-//   P = exp2(S - reference), in FP16    through shared memory: both need all of it
-//   O [64 heads, 512]    += P V         they share the channels; V is the same memory as K
-// With heads as wgmma's M and 256 channels as its N, a tile's products read 2,200 cycles' worth of shared memory; with
+// Many tokens read a row of a prompt. So every row that the step may read is decoded once, to FP16 in scratch memory:
+// the step's own rows, each sequence's ring and its compressed rows. Then a block processes one token and 64 of its
+// heads at a time. Four warps copy the token's rows by index into shared memory (asynchronously, without registers) and
+// four warps its queries; two warpgroups multiply:
+//   S [64 heads, 64 rows] = Q K^T       the warpgroups divide the rows
+//   P = exp2(S - reference), in FP16    through shared memory: both need all of P
+//   O [64 heads, 512]    += P V         they divide the channels; V is the same memory as K
+// With heads as wgmma's M and 256 channels as its N, a tile's products read 2,200 cycles' worth of shared memory. With
 // rows or channels as M and 32 heads as N it was 3,100.
 //
-// Gathering by index beside the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA, docs).
+// Gathering by index during the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA, docs).
 #include <algorithm>
 #include <bit>
 
@@ -24,7 +24,7 @@ namespace attend {
 
 namespace {
 
-// Decodes all rows that the step may read, a warp a row, if there is room for all of them.
+// Decodes all rows that the step may read, one warp per row, if there is room for all of them.
 __global__ void __launch_bounds__(256) DecodeRowsKernel(const __grid_constant__ Params a, __half* rows, int* table,
                                                         int num_own, int num_sequences, int capacity) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(256) DecodeRowsKernel(const __grid_constant__ 
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) table[0] = total <= capacity;
   if (total > capacity) return;
-  // Row r of the array is warp r % warps's.
+  // Warp r % warps decodes row r of the array.
   const auto first_of = [&](int64_t offset) { return static_cast<int>((self + warps - offset % warps) % warps); };
   for (int r = self; r < num_own; r += warps)
     OwnRow(a.kv + static_cast<int64_t>(r) * kDim, lane).Store(rows + static_cast<int64_t>(r) * kDim, lane);
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kPromptThreads, 1) AttendPromptKernel(const __
   if (threadIdx.x == 0) {
     for (int b = 0; b < 4; ++b) {
       BarrierInit(full + 8 * b, kGatherers + kGatherers / 32);
-      BarrierInit(full + 32 + 8 * b, kConsumers);  // all that read the rows and their masks
+      BarrierInit(full + 32 + 8 * b, kConsumers);  // all threads that read the rows and their masks
     }
     // queries; factors of their scores
     BarrierInit(full + 64, kQueryThreads + (p.q_blocks != nullptr ? kPromptHeads : 0));
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kPromptThreads, 1) AttendPromptKernel(const __
 
 namespace {
 
-// What LaunchPrompt has in scratch memory: [table | queries | rows].
+// The layout of LaunchPrompt's scratch memory: [table | queries | rows].
 struct PromptScratch {
   int items, blocks;
   int64_t table_bytes, query_bytes, capacity;  // capacity: rows that fit

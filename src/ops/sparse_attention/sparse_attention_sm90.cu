@@ -1,18 +1,18 @@
 // SparseAttention on Hopper's tensor cores.
 //
-// A block takes one token and kHeads of its heads (all heads share the rows, and a row is key and value). Rows come in
-// tiles of 64, in the list's order: eight warps gather a tile by index, decode it to FP16 and lay it in shared memory;
-// two warpgroups multiply:
-//   S^T [64 rows, heads] = K Q^T        the warpgroups share the heads
+// A block processes one token and kHeads of its heads (all heads share the rows, and a row is key and value). Rows come
+// in tiles of 64, in the list's order. Eight warps gather a tile by index, decode it to FP16 and store it in shared
+// memory; two warpgroups multiply:
+//   S^T [64 rows, heads] = K Q^T        the warpgroups divide the heads
 //   P = exp2(S - the tile's own maximum + 14), in FP16
-//   O^T [512, heads]     = V^T P^T      they share the channels (prompts: the heads again); V is the same memory as K
+//   O^T [512, heads]     = V^T P^T      they divide the channels (prompts: the heads again); V is the same memory as K
 // Every tile is summed from zero and then merged into the total with float32 factors, tile after tile. A tile's sums
-// depend on nothing but the token's own rows and q, and merging is the same arithmetic whether one block walks through
-// all tiles or each tile has a block of its own and AttentionMergeKernel follows. So a token's bits depend neither on
-// how many tokens the step has nor on how many heads share a block. Prompts of models whose heads come in blocks of 64
-// have kernels of their own (sparse_attention_prompt_sm90.cu), whose bits differ and depend on the token alone as well.
+// depend only on the token's own rows and q. The merge is the same arithmetic whether one block processes all tiles or
+// each tile has its own block and AttentionMergeKernel follows. So a token's bits depend neither on the number of
+// tokens of the step nor on the number of heads of a block. Prompts of models whose heads come in blocks of 64 have
+// their own kernels (sparse_attention_prompt_sm90.cu). Their bits differ, and also depend only on the token.
 //
-// Gathering by index beside the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA,
+// Gathering by index during the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA,
 // docs/20250929-hopper-fp8-sparse-deep-dive.md). wgmma operands: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix
 // Multiply-Accumulate".
 #include "ops/sparse_attention/sparse_attention_sm90.h"
@@ -38,7 +38,7 @@ __device__ __forceinline__ uint8_t* PrepareShared(uint8_t* raw, uint32_t& base) 
   if (threadIdx.x == 0) {
     for (int b = 0; b < 2; ++b) {
       BarrierInit(full + 8 * b, kProducers / 4);   // the lanes that write `valid`
-      BarrierInit(full + 16 + 8 * b, kConsumers);  // and all that read it
+      BarrierInit(full + 16 + 8 * b, kConsumers);  // all threads that read it
     }
     BarrierInitFence();
   }
@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(kThreads, 1) AttendKernel(const __grid_constan
 #endif
 }
 
-// Merges the tiles of one head of one token. The first `ahead` tiles are requested whether they are there or not (what
-// lies behind the last is not used).
+// Merges the tiles of one head of one token. The first `ahead` tiles are requested even if they do not exist (data
+// after the last tile is not used).
 __global__ void __launch_bounds__(kDim / 4) AttentionMergeKernel(const __grid_constant__ Params a, int ahead) {
   constexpr int kAhead = 10;
   AllowNext();
@@ -167,13 +167,14 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
     return;
   }
   if (t <= attend::kMaxSplitTokens) {
-    // A block a tile, up to what the scratch memory holds; longer lists (a million rows and more) are walked through.
+    // One block per tile, up to the size of the scratch memory. With longer lists (a million rows and more) one block
+    // processes several tiles.
     const int64_t slot_bytes = t * heads * (attend::kDim * 4 + 8);
     p.slots = static_cast<int>(std::min<int64_t>(4096, ctx.scratch.bytes / slot_bytes));
     p.partial = reinterpret_cast<float*>(ctx.scratch.data);
     p.partial_ml = reinterpret_cast<float2*>(p.partial + t * p.slots * heads * attend::kDim);
     const int64_t groups = t * heads / 16;
-    // Lists as long as their bound: the window and the picks, or a few tiles of a layer that reads everything.
+    // Lists of the largest length: the window and the picks, or a few tiles of a layer that reads every row.
     const int64_t window = a.cache.window, longest = p.ratio_shift < 0 ? window
                                                      : a.topk_idxs     ? window + a.topk_idxs.dim(1)
                                                                        : window + 4 * attend::kTile;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kStepBeforeThreads = 128;
 
-// No kernel starts early behind it: what comes next reads the step before it waits.
+// The next kernel must not start early: it reads the step before it waits.
 __global__ void __launch_bounds__(kStepBeforeThreads)
     StepBeforeKernel(const int64_t* positions, int64_t* positions_before, const SequenceView* sequences,
                      SequenceView* before, int64_t num_tokens, int64_t num_sequences) {

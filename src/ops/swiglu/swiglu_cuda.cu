@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kSwigluThreads) SwigluKernel(const float* gate
   }
 }
 
-// As blocks of FP16 numbers: a warp takes four tokens x 64 columns, a lane what lies in 16 bytes of a block.
+// Writes blocks of FP16 numbers: a warp has four tokens x 64 columns, a lane 16 bytes of a block.
 __global__ void __launch_bounds__(kSwigluThreads)
     SwigluBlocksKernel(const float* gate, const float* up, float limit, uint8_t* blocks, int rows, int f) {
   AllowNext();

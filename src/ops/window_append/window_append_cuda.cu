@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kWindowAppendThreads = 256;
 
-// One block a token of the step; those whose slots later tokens of their sequence take, and those
-// that their sequence leaves out, do nothing.
+// One block per token of the step. Blocks do nothing if a later token of the sequence takes the same ring row, or if
+// the sequence does not contain the token.
 __global__ void __launch_bounds__(kWindowAppendThreads)
     WindowAppendKernel(const float* kv, LayerLayout layer, const SequenceView* sequences, const int32_t* sequence_of,
                        const int64_t* positions) {

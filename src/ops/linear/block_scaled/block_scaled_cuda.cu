@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kBlockScaledThreads = 256;
 
-// A warp a tile: lane 4 g + t owns rows g and g + 8, columns 16 t .. 16 t + 15.
+// One warp per tile: lane 4 g + t owns rows g and g + 8, columns 16 t .. 16 t + 15.
 __global__ void __launch_bounds__(kBlockScaledThreads)
     UnpackKernel(const uint8_t* tiles, uint8_t* codes, uint8_t* scales, int64_t row_tiles, int64_t col_tiles) {
   AllowNext();
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kBlockScaledThreads)
   scales[BlockScaleOffset(row + 8, block, num_blocks)] = static_cast<uint8_t>(E4m3OfTileScale(both >> 8));
 }
 
-// A block a row: its global scale first, then half a warp a block of 16 columns.
+// One block per row: first the row's global scale, then half a warp per block of 16 columns.
 __global__ void __launch_bounds__(kBlockScaledThreads)
     QuantiseKernel(const float* x, int64_t k_dim, uint8_t* codes, uint8_t* scales, float* row_scale) {
   AllowNext();
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kBlockScaledThreads) ScaleRowsKernel(float* y,
   if (n < rows) y[blockIdx.x * rows + n] *= s;
 }
 
-// {alpha, beta} where cuBLASLt reads them: on the device.
+// Writes {alpha, beta} to device memory, where cuBLASLt reads them.
 __global__ void PutFactorsKernel(float* factors, float alpha) {
   AllowNext();
   WaitForPrevious();
@@ -104,7 +104,7 @@ void UnpackBlockScaled(const ExecContext& ctx, const QuantTensor& w, const Block
 
 void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tokens, int64_t cols,
                          const BlockScaledOperand& out, float* row_scale) {
-  DSV4_CHECK(cols % kTileCols64 == 0);  // whole scale atoms across
+  DSV4_CHECK(cols % kTileCols64 == 0);  // whole scale atoms per row
   if (num_tokens % kScaleAtomRows != 0) {
     const auto bytes = static_cast<size_t>(BlockScaleBytes(num_tokens, cols / kNvfp4BlockSize));
     if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess)
@@ -120,7 +120,7 @@ namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
-// What is used of cuBLASLt, by name. Null where the library is not on this machine.
+// The functions of cuBLASLt that are used, by name. Null if the library is not on this machine.
 struct Library {
   decltype(&cublasLtCreate) Create = nullptr;
   decltype(&cublasLtMatmulDescCreate) DescCreate = nullptr;
@@ -245,7 +245,7 @@ State& StateOfDevice() {  // with state_mutex held
   return s;
 }
 
-// Everything that a call needs of the scratch memory.
+// The layout of a call's scratch memory.
 struct Places {
   BlockScaledOperand w, x;
   float *row_scale, *factors;
@@ -293,7 +293,7 @@ bool BlockScaledLinear(const ExecContext& ctx, const Tensor& in, const QuantTens
   return true;
 }
 
-#else  // no header of cuBLASLt where this was built
+#else  // no header of cuBLASLt in this build
 
 bool BlockScaledLinear(const ExecContext&, const Tensor&, const QuantTensor&, const Tensor&) { return false; }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kF32RowsThreads = 256, kTokens = 4;
 
-// F32 weights as they lie in the file: a warp a row and four tokens, in float32 throughout.
+// F32 weights in the file's layout: one warp per row and four tokens, in float32 throughout.
 __global__ void __launch_bounds__(kF32RowsThreads)
     F32LinearKernel(const float* x, const float* w, float* y, int num_tokens, int rows, int rows_per_group, int cols,
                     int64_t x_stride) {

@@ -13,8 +13,8 @@ namespace tile_linear {
 
 namespace {
 
-// How a product is cut. Segments, and with them the bits of a row, are a function of the shapes; slices, clusters and
-// so who sums what may depend on T.
+// The division of a product. The segments, and with them a row's bits, are a function of the shapes. The slices and
+// clusters, and so the threads that add, may depend on T.
 struct Cut {
   int log_segments, log_slices, clusters;
 };
@@ -29,7 +29,7 @@ Cut ChooseCut(const ExecContext& ctx, int tile_cols, int items, int groups, int6
   return cut;
 }
 
-// Ranges of several formats: equal bytes for each cluster.
+// Ranges that may contain several formats: equal bytes for each cluster.
 void CutByBytes(Params& p, int64_t bytes) {
   int64_t before = 0;
   int cluster = 0, item = 0;
@@ -51,13 +51,13 @@ void CutByBytes(Params& p, int64_t bytes) {
 }
 
 // Ranges of one format each, of matrices sorted by format. Blocks go one by one to the format whose largest range has
-// most bytes. Ranges of few bytes come last: the last blocks begin when the kernel in front ends, the others while x is
-// made.
+// the most bytes. Ranges of few bytes come last: the last blocks begin when the previous kernel ends, the others while
+// x is computed.
 void CutByFormat(Params& p) {
   struct Part {
     WeightFormat format;
     int first, items, blocks;
-    // Bytes of the largest range, and on average; of 64 columns.
+    // The bytes of the largest range and of the average range, for 64 columns.
     std::pair<int64_t, int64_t> Load() const {
       return {CeilDiv(items, blocks) * TileBytes(format), items * TileBytes(format) / blocks};
     }
@@ -71,7 +71,7 @@ void CutByFormat(Params& p) {
     if (count == 0 || parts[count - 1].format != m.format) parts[count++] = {m.format, m.first_item, 0, 1};
     parts[count - 1].items += items;
   }
-  // There are no more blocks than items, so a format has room for another.
+  // There are at most as many blocks as items, so a format can use another block.
   const int blocks = p.num_clusters;
   for (p.num_clusters = count; p.num_clusters < blocks; ++p.num_clusters) {
     Part* next = nullptr;
@@ -104,7 +104,7 @@ void CutByFormat(Params& p) {
   }
 }
 
-// What launches of a call share; `format`: kMixed where matrices have several, or inputs are exact.
+// The common state of a call's launches. `format`: kMixed if matrices have several formats, or if inputs are exact.
 struct Product {
   Params p = {};
   WeightFormat format;
@@ -160,7 +160,7 @@ void CutFor(const ExecContext& ctx, int64_t tokens, bool few, Product& product) 
   RangesHaveOneFormat(p) ? CutByFormat(p) : CutByBytes(p, product.bytes);
 }
 
-// Whether shared memory holds so many tokens' x beside a ring of weights.
+// Whether shared memory holds x of `tokens` tokens and a ring of weights.
 bool ChooseRing(int64_t tokens, Product& product) {
   Params& p = product.p;
   for (p.slots = kSlots; p.slots >= 2; --p.slots) {
@@ -169,7 +169,7 @@ bool ChooseRing(int64_t tokens, Product& product) {
   return false;
 }
 
-// Cuts the product for as many tokens, of at most `most`, as shared memory holds.
+// Divides the product for the most tokens, up to `most`, that shared memory holds.
 int64_t CutForTokens(const ExecContext& ctx, int64_t most, Product& product) {
   for (int64_t tokens = std::min<int64_t>(most, product.inputs == kExact ? 8 : 32);; tokens = (tokens + 1) / 2) {
     if (product.inputs == kPair && product.format != kMixed && tokens <= kFewTokens) {

@@ -6,8 +6,8 @@ namespace dsv4::tile_linear {
 template void LaunchFormat<WeightFormat::kNvfp4>(const ExecContext& ctx, const Params& p);
 template void LaunchPushing<WeightFormat::kNvfp4>(const ExecContext& ctx, const Params& p, int64_t site);
 
-// Clusters of `slices` blocks that run at once: a cluster lies in one GPC, and GPCs have different numbers of
-// multiprocessors.
+// The number of clusters of `slices` blocks that run at once. A cluster runs in one GPC, and GPCs have different
+// numbers of multiprocessors.
 int MaxClusters(const ExecContext& ctx, int slices) {
   constexpr int kOnePerMultiprocessor = 160 * 1024;
   const auto kernel = TileLinearKernel<WeightFormat::kNvfp4, 1, kPair>;

@@ -12,11 +12,12 @@ namespace {
 
 using namespace sm90;  // NOLINT: this file is sm90
 
-// Activations are converted while the product runs where that is faster: ConvertKernel does the first token tiles, two
-// warps of each of the product's blocks the rest, tile by tile; ready[tile] counts the warps that are through with it.
+// Activations are converted while the product runs, if that is faster. ConvertKernel converts the first token tiles;
+// two warps of each of the product's blocks convert the rest, tile by tile. ready[tile] counts the warps that have
+// finished the tile.
 struct Conversion {
   const float* x;  // [T, groups * k]
-  uint8_t* out;    // blocks: block column c of group g is number g * slabs + c
+  uint8_t* out;    // in blocks: block column c of group g has number g * slabs + c
   int* ready;
   int num_tokens, row_blocks8, groups, k, slabs, parts;
   int tile_blocks8;  // rows of a token tile / 8
@@ -29,10 +30,10 @@ struct LinearParams {
   Conversion conversion;
   const uint8_t* tokens;  // activations in blocks
   uint8_t* y_blocks;      // kBlocks: y as FP16 in blocks
-  uint8_t* query_blocks;  // kQueries, as query_blocks.h says
+  uint8_t* query_blocks;  // kQueries: as in query_blocks.h
   float* squares;
   const float2* cos_sin;
-  int head_blocks;  // blocks of 64 channels of a head; RoPE turns the last one's
+  int head_blocks;  // blocks of 64 channels per head; RoPE turns the last one
   GemmMatrix matrices[kMaxLinearParts];
   int count;
   int num_tokens, row_blocks8;  // rows of activations / 8
@@ -42,9 +43,9 @@ struct LinearParams {
 
 struct LinearTile {
   int matrix, group, token0, row_tile0, row_tile_end;  // row tiles of the whole matrix
-  // `turned`: RoPE turns the last rows of a head, which takes longer. A block's tiles are a grid apart, so row steps
-  // move by one from one token step to the next: otherwise some blocks have nothing but such tiles, and all wait for
-  // them.
+  // `turned`: RoPE turns the last rows of a head, which takes longer. A block's tiles are one grid size apart, so row
+  // steps shift by one from one token step to the next. Otherwise some blocks would have only such tiles, and the
+  // others would wait for them.
   __device__ __forceinline__ LinearTile(const LinearParams& p, int tile, int tile_tokens, bool turned) {
     const int token_step = tile / p.row_steps / p.groups, row_step = (tile + (turned ? token_step : 0)) % p.row_steps;
     group = tile / p.row_steps % p.groups;
@@ -62,7 +63,7 @@ struct BlockSource {
   int columns;
 };
 
-// Row lane / 4 of block `column`, parts not counted, of rows 8 block8 ..; x is null outside.
+// Row lane / 4 of block `column` (counted without terms) of rows 8 block8 ..; x is null outside.
 __device__ __forceinline__ BlockSource SourceOf(const Conversion& c, int block8, int column) {
   const int group = column / c.slabs, k0 = column % c.slabs * 64;
   const int token = block8 * 8 + static_cast<int>(threadIdx.x % 32 / 4);
@@ -78,7 +79,7 @@ __device__ __forceinline__ void StoreBlocks(const Conversion& c, int block8, int
   }
 }
 
-// A warp converts blocks begin, begin + stride, ... of some token tiles, two at a time.
+// A warp converts blocks begin, begin + stride, ... of `num_tiles` token tiles, two at a time.
 template <bool kHalf>
 __device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int num_tiles, int begin, int stride) {
   const int block8 = tile * c.tile_blocks8, columns = c.groups * c.slabs;
@@ -95,11 +96,11 @@ __device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int 
   }
 }
 
-[[maybe_unused]] constexpr int kFewSlabs = 32;  // where storing the sums is a large part of a tile
+[[maybe_unused]] constexpr int kFewSlabs = 32;  // then storing the sums is a large part of a tile
 
 enum class Output { kFloats, kBlocks, kQueries };
 
-// One thread: the activations of a block's tiles, those that others convert when they are there.
+// One thread copies the activations of a block's tiles. It waits for those that other warps convert.
 template <int kN, int kParts, Output kOutput>
 __device__ __forceinline__ void CopyAllTokens(const GemmShared& s, const LinearParams& p, int num_tiles) {
   Ring<TokenStages(kN, kParts)> ring;
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (warpgroup == 0) {
     FewerRegisters<56>();
-    if (warp == 0) {  // weights: no kernel writes them, so they need not wait
+    if (warp == 0) {  // weights: no kernel writes them, so this warp does not wait
       Ring<> ring;
       for (int tile = first_tile; tile < num_tiles; tile += stride) {
         const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
              .num_tokens = column < columns ? p.num_tokens - at.token0 : 0},
             tile + stride >= num_tiles);
       } else {
-        const int row = row_tile * 16 - at.group * m.n;  // negative when a group does not begin with a tile
+        const int row = row_tile * 16 - at.group * m.n;  // negative if a group does not begin at a tile
         float* y = m.y + static_cast<int64_t>(at.token0) * m.y_stride + at.group * m.n + row;
         if (p.slabs <= kFewSlabs && row >= 0 && row + 16 <= m.n && at.token0 + kN <= p.num_tokens) {
           StoreAllSums<kN>(acc, {unit[0] * scale, unit[1] * scale}, y, m.y_stride);
@@ -215,8 +216,7 @@ __global__ void __launch_bounds__(256) ConvertKernel(const Conversion c) {
                       static_cast<int>(gridDim.x) * 8);
 }
 
-// What is to be done before the product.
-// activations are there; converted by a kernel in front; in part by the product's blocks
+// The conversion of the activations: none; by a kernel before the product; partly by the product's blocks.
 enum class Convert { kNo, kFirst, kMeanwhile };
 
 template <WeightFormat kFormat, int kN, int kParts, Output kOutput = Output::kFloats>
@@ -225,9 +225,9 @@ void LaunchTiles(const ExecContext& ctx, LinearParams p, Convert convert) {
   const int tiles_of_step = p.row_steps * p.groups, tiles = tiles_of_step * p.token_steps,
             grid = std::min(tiles, ctx.gpu.multiprocessors);
   p.conversion.tile_blocks8 = kN / 8;
-  // The converting warps keep up when a tile's activations serve many rows: at 56 row steps overlapping was 6 to 9 %
-  // faster on an H200, at 33 it was 6 % slower, below 16 a third. What the first round needs is always converted
-  // before.
+  // The converting warps keep up if many rows use a tile's activations. On an H200 overlapping was 6 to 9 % faster at
+  // 56 row steps, 6 % slower at 33, and a third slower below 16. The activations of the first round are always
+  // converted before.
   constexpr int kOverlapRowSteps = 48;
   p.conversion.first_tiles = convert == Convert::kMeanwhile && p.row_steps >= kOverlapRowSteps
                                  ? std::min(static_cast<int>(CeilDiv(grid, tiles_of_step)), p.token_steps)
@@ -240,12 +240,13 @@ void LaunchTiles(const ExecContext& ctx, LinearParams p, Convert convert) {
          static_cast<size_t>(GemmSharedBytes(kFormat, kN, kParts)), p);
 }
 
-// Tokens of a tile: the width that takes the fewest rounds of the whole GPU, wide tiles first.
+// The tokens of a tile: the width with the least cost (rounds of the whole GPU x width); of nearly equal ones the
+// widest.
 int TileTokens(const ExecContext& ctx, const LinearParams& p) {
   int best = p.conversion.parts == 1 ? 256 : 128;
   double best_cost = 1e30;
   for (const int n : {256, 192, 128, 64}) {
-    if (p.conversion.parts == 1 ? n < 128 : n > 128) continue;  // many tokens; two parts share a stage
+    if (p.conversion.parts == 1 ? n < 128 : n > 128) continue;  // many tokens; two terms share a stage
     const int64_t tiles = p.row_steps * p.groups * CeilDiv(p.num_tokens, n);
     const double cost = static_cast<double>(CeilDiv(tiles, ctx.gpu.multiprocessors)) * (n + 24);
     if (cost < best_cost * 0.97) best = n, best_cost = cost;
@@ -271,7 +272,7 @@ void LaunchFormat(const ExecContext& ctx, const LinearParams& p, Convert convert
   }
 }
 
-// Matrices of one launch: one format; a matrix of queries is alone (`queries` is its part, else -1).
+// The matrices of one launch, of one format. A matrix of queries has its own launch (`queries` is its index, else -1).
 struct Together {
   WeightFormat format;
   int queries;
@@ -283,15 +284,15 @@ Together TogetherOf(const LinearArgs& a, int part) {
 
 constexpr int64_t kReadyBytes = kMaxTokenTiles * 4;
 
-// Parts whose inputs are the same numbers, converted once for all of them.
+// Matrices whose inputs have the same terms, converted once for all of them.
 struct InputKind {
-  int numbers;  // that an input is
+  int numbers;  // terms of an input
   bool given;   // as LinearArgs::x_blocks
   Together launches[kMaxLinearParts];
   int num_launches = 0;
 };
 
-// The kind of part `lead`, and of those behind it that are not `done`.
+// Returns the kind of matrix `lead`. Adds the later matrices of this kind that are not `done`, and marks all of them.
 InputKind TakeKind(const ExecContext& ctx, const LinearArgs& a, int lead, bool (&done)[kMaxLinearParts]) {
   const bool half = IsHalf(a.parts[lead].w.format);
   InputKind kind{.numbers = GpuInputNumbers(ctx, a.parts[lead].w), .given = false, .launches = {}};
@@ -306,7 +307,7 @@ InputKind TakeKind(const ExecContext& ctx, const LinearArgs& a, int lead, bool (
   return kind;
 }
 
-// Tokens that are multiplied at once: all, or what the scratch memory holds the converted inputs of.
+// The number of tokens that are multiplied at once: all, or as many as the scratch memory holds converted inputs for.
 int64_t PieceTokens(const ExecContext& ctx, const LinearArgs& a, const InputKind& kind) {
   const int64_t num_tokens = a.x.dim(0), slabs = CeilDiv(a.x.dim(1) / a.groups, kTileCols64);
   const int64_t token_bytes = a.groups * slabs * kind.numbers * 128;
@@ -317,7 +318,7 @@ int64_t PieceTokens(const ExecContext& ctx, const LinearArgs& a, const InputKind
   return CeilDiv(CeilDiv(num_tokens, pieces), kMaxTokens) * kMaxTokens;
 }
 
-// Of tokens [begin, begin + count), without matrices.
+// The parameters for tokens [begin, begin + count), without matrices.
 LinearParams ParamsOf(const ExecContext& ctx, const LinearArgs& a, const InputKind& kind, int64_t begin,
                       int64_t count) {
   const int64_t k = a.x.dim(1) / a.groups, slabs = CeilDiv(k, kTileCols64);

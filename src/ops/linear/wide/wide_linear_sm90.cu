@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostTokenTiles = 16;  // of a launch
 
-// Matrices of one format are a launch.
+// One launch per format.
 struct Launches {
   WeightFormat formats[kMaxTileLinearMatrices];
   Params params[kMaxTileLinearMatrices];
@@ -48,9 +48,10 @@ void AddMatrix(const TileLinearMatrix& in, int64_t first_token, Params& p) {
   p.row_steps += static_cast<int>(CeilDiv(tile_linear::ItemsOf(w, in.groups) / in.groups, sm90::kRowTiles));
 }
 
-// Units of whole K need least memory traffic and start-up, those of a segment spread best.
+// Units of whole K need the least memory traffic and start-up; units of one segment spread best.
 int ChooseLogSplits(const ExecContext& ctx, const Params& p) {
-  constexpr int64_t kUnitSlabs = 3, kSplitSlabs = 2;  // what a unit costs besides its slabs; more of a part of K
+  constexpr int64_t kUnitSlabs = 3,
+                    kSplitSlabs = 2;  // costs, in slabs: per unit, per split
   static_assert(kLevels == 3, "the levels of LogSegments' segments");
   const int64_t sms = ctx.gpu.multiprocessors;
   int best = 0;
@@ -67,7 +68,7 @@ int ChooseLogSplits(const ExecContext& ctx, const Params& p) {
 
 int GridOf(const ExecContext& ctx, const Params& p) { return std::min(p.units(), ctx.gpu.multiprocessors); }
 
-// Gives the launches of a call their places in scratch memory: how many bytes they need.
+// Assigns scratch memory to the launches of a call. Returns the bytes that they need.
 int64_t Place(const ExecContext& ctx, uint8_t* data, Inputs& inputs, Launches& launches) {
   int64_t bytes = 0;
   const auto take = [&](int64_t size) {
@@ -77,7 +78,7 @@ int64_t Place(const ExecContext& ctx, uint8_t* data, Inputs& inputs, Launches& l
   };
   inputs.out = take(int64_t{inputs.tiles()} * InputBytes(inputs.tile_tokens));
   inputs.row_scales = reinterpret_cast<float*>(take(inputs.num_tokens * 4));
-  int64_t kept = 0, parts = 0;  // launches follow one another
+  int64_t kept = 0, parts = 0;  // launches run one after the other
   inputs.num_counters = 0;
   for (int i = 0; i < launches.count; ++i) {
     const Params& p = launches.params[i];
@@ -112,7 +113,7 @@ void LaunchWide(const ExecContext& ctx, const Params& p) {
   p.tile_tokens == kFewTokens ? LaunchTiles<F, kFewTokens>(ctx, p) : LaunchTiles<F, kManyTokens>(ctx, p);
 }
 
-// One call: all matrices and what is the same for all of its tokens.
+// One call: all matrices, and the values that all its tokens share.
 struct Call {
   const ExecContext& ctx;
   const float* x;
@@ -158,7 +159,7 @@ Inputs InputsOf(const Call& c, int64_t first_token, int64_t num_tokens) {
   return in;
 }
 
-// Tokens [first, first + num_tokens); false where scratch memory does not hold what they need.
+// Computes tokens [first, first + num_tokens). Returns false if the scratch memory is too small.
 bool RunTokens(const Call& c, int64_t first, int64_t num_tokens) {
   Launches launches = LaunchesOf(c, first, num_tokens);
   Inputs inputs = InputsOf(c, first, num_tokens);
