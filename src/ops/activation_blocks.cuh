@@ -1,8 +1,8 @@
-// Activations as matrix products of many tokens take them (gemm_sm90.cuh): in blocks of 8 tokens x 64 columns, 1,024
-// bytes; block (c, r), of columns 64 c .. and tokens 8 r .., is number c * CeilDiv(T, 8) + r. wgmma's 128-byte swizzle
-// and the column order of the weight tiles are applied (ActivationByte). As one FP16 number each they may come from the
-// op in front (layers/plan.h; linear.h: LinearTakesBlocks); tokens behind the last one of a block may hold anything
-// then.
+// Activations in the form that matrix products of many tokens read (gemm_sm90.cuh): blocks of 8 tokens x 64 columns,
+// 1,024 bytes. Block (c, r), of columns 64 c .. and tokens 8 r .., has number c * CeilDiv(T, 8) + r. The blocks have
+// wgmma's 128-byte swizzle and the column order of the weight tiles (ActivationByte). If an activation is one FP16
+// number, the previous op may write the blocks (layers/plan.h; linear.h: LinearTakesBlocks); then the rows of a block
+// after the last token are unspecified.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,15 +17,15 @@ __host__ __device__ constexpr int64_t BlockBegin(int64_t column, int64_t row_blo
   return (column * row_blocks8 + row) * 1024;
 }
 
-// Where column `c` of row `r` lies in its block of 8 rows x 64 columns.
+// The byte of column `c` of row `r` in its block of 8 rows x 64 columns.
 __host__ __device__ constexpr int ActivationByte(int r, int c) {
   const int t = c / 16, s = c / 4 % 4, i = c % 4;
   const int chunk = 2 * s + i / 2;
   return r * 128 + ((chunk ^ r) * 16) + (2 * t + i % 2) * 2;
 }
 
-// Two activations as they enter, `low` in the low half; to nearest, ties to even. FP16: +-65504 at most; a NaN stays
-// one.
+// Two activations in the tensor cores' form, `low` in the low half; to nearest, ties to even. FP16 saturates at
+// +-65504; a NaN stays a NaN.
 template <bool kHalf>
 __device__ __forceinline__ uint32_t PackInputs(float low, float high) {
   uint32_t d;

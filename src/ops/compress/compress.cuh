@@ -1,4 +1,4 @@
-// The compressor on the device: what the kernels of compress and q_prepare share.
+// The compressor on the device, shared by the kernels of compress and q_prepare.
 #pragma once
 
 #include "device/launch.cuh"
@@ -31,7 +31,7 @@ inline int64_t SharedFloats(const CompressorLayout& c) {
   return c.dim * (1 + 3 * ((c.inputs() + kGroup - 1) / kGroup));
 }
 
-// Cosine and sine of pair threadIdx.x of the row that ends at `position`. Slow: in double precision.
+// Cosine and sine of pair threadIdx.x for the row that ends at `position`. Slow: in double precision.
 __device__ __forceinline__ float2 AngleOfRow(const Params& a, int64_t position) {
   if (static_cast<int>(threadIdx.x) >= a.pairs) return make_float2(1, 0);
   const int64_t start = gpu::RowOf(position, a.c.ratio) * a.c.ratio;
@@ -41,7 +41,8 @@ __device__ __forceinline__ float2 AngleOfRow(const Params& a, int64_t position) 
   return make_float2(static_cast<float>(cosine), static_cast<float>(sine));
 }
 
-// Norms the row's d channels by `scale` and turns the last ones by `angle`, a pair a thread.
+// Multiplies the row's d channels by `scale` and the norm's weights, and rotates the last ones by `angle`, one pair per
+// thread.
 template <int kThreads>
 __device__ __forceinline__ void NormAndTurn(const Params& a, float* row, int d, float scale, float2 angle) {
   const int plain = d - 2 * a.pairs;
@@ -55,9 +56,9 @@ __device__ __forceinline__ void NormAndTurn(const Params& a, float* row, int d, 
   }
 }
 
-// Emits the row that ends at `position`, a boundary, by the whole block: gate_at(slot, channel), value_at(slot,
-// channel) read the window's tokens, slot 0 first. Sums are made per group of 16 slots, in order, then over groups in
-// order: the same for every number of threads.
+// Emits the row that ends at `position`, a boundary; called by the whole block. gate_at(slot, channel) and
+// value_at(slot, channel) read the window's tokens, slot 0 first. Sums run over groups of 16 slots, in order within and
+// between groups: the same for every number of threads.
 template <int kThreads, typename Gate, typename Value>
 __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq, int64_t position, float2 angle,
                                         float* pooled, const Gate& gate_at, const Value& value_at) {
@@ -74,7 +75,8 @@ __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) {
       const int slot = group * kGroup + j;
-      // Slots before the last window use the first d channels (series Ca), the last window the last d (series Cb).
+      // Slots before the last window use the first d channels (series Ca), slots of the last window the last d (series
+      // Cb).
       const int channel = slot < slots - m ? i : width - d + i;
       const bool there = slot < slots && first + slot >= 0;
       gate[j] = there ? gate_at(slot, channel) : -INFINITY;
@@ -108,7 +110,7 @@ __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq
   }
   __syncthreads();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float square = 0;  // every warp sums for itself
+  float square = 0;  // every warp computes the whole sum
   for (int i = lane; i < d; i += 32) square = __fmaf_rn(pooled[i], pooled[i], square);
   square = WarpSum(square);
   const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(square, static_cast<float>(d)), a.norm_eps)));
@@ -140,15 +142,15 @@ struct StateSlots {
   }
 };
 
-// What a block knows of a sequence's tokens before their values and gates are there.
+// A block's data about a sequence's tokens before their values and gates are available.
 constexpr int kAtOnce = 4, kAtOnceOfSeveral = 8;  // channels of a thread whose loads come before the stores
 template <int kThreads>
 struct FirstToken {
   SequenceView seq;
-  int count;                   // of positions: idle rows have one of all
-  int64_t position, boundary;  // of the first one; the first that ends a row, perhaps behind the step
-  float bias[kAtOnce];         // the first one's
-  float2 angle;                // of the row that ends at `boundary`, where it is the step's
+  int count;                   // number of positions: padding rows share one
+  int64_t position, boundary;  // of the first token; the first that ends a row, maybe after the step
+  float bias[kAtOnce];         // of the first token
+  float2 angle;                // of the row that ends at `boundary`, if it is in the step
 
   __device__ __forceinline__ FirstToken(const Params& a, int sequence)
       : seq(a.sequences[sequence]), count(0), position(0), boundary(0), bias{}, angle{} {
@@ -167,7 +169,7 @@ struct FirstToken {
   }
 };
 
-// The only token of a sequence into the state.
+// Stores the only token of a sequence in the state.
 template <int kThreads>
 __device__ __forceinline__ void KeepOne(const Params& a, const FirstToken<kThreads>& known) {
   const int64_t width = a.c.overlap * a.c.dim, t = known.seq.begin;
@@ -193,8 +195,8 @@ __device__ __forceinline__ void KeepOne(const Params& a, const FirstToken<kThrea
   }
 }
 
-// All tokens of a sequence, at most as many as the ring has slots to spare for and one: none overwrites what a row of
-// the step pools.
+// Stores all tokens of a sequence: at most one plus the spare slots of the ring. So no token overwrites a row that the
+// step pools.
 template <int kThreads>
 __device__ __forceinline__ void KeepSeveral(const Params& a, const FirstToken<kThreads>& known) {
   const int width = static_cast<int>(a.c.overlap * a.c.dim), count = known.count;
@@ -229,8 +231,9 @@ __device__ __forceinline__ void KeepSeveral(const Params& a, const FirstToken<kT
   }
 }
 
-// The tokens of a sequence by a block: into the state first, then out of it the rows that end among them, in order.
-// They follow one another, but for idle rows, which all are at position 0: one of them is enough. kOne: it has one.
+// Processes the tokens of a sequence by a block: stores them in the state, then emits from the state the rows that end
+// among them, in order. The tokens have consecutive positions, except padding rows, which all have position 0: one of
+// them is enough. kOne: the sequence has one token.
 template <int kThreads, bool kOne = false>
 __device__ __forceinline__ void CompressStep(const Params& a, const FirstToken<kThreads>& known, float* pooled) {
   const SequenceView& seq = known.seq;

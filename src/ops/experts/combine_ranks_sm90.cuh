@@ -1,7 +1,8 @@
-// The sum of a token's experts where every rank has a part of it and needs the sums of its own rows: a row is sent to
-// its rank as it is made, and travels beside the sums of others.
+// The sum of a token's experts if every rank has a partial of it and needs the sums of its own rows. A row is sent to
+// its rank as soon as it is computed, and travels while other rows are computed.
 //
-// An exchange of arrays (device/exchange_bulk.cuh) whose chunks are rows. The order of additions is sum_ranks'.
+// It is a collective of arrays (device/exchange_bulk.cuh) whose chunks are rows. The order of additions is that of
+// sum_ranks.
 #pragma once
 
 #include "device/exchange_bulk.cuh"
@@ -21,7 +22,7 @@ struct RowSums {
   int64_t begin[kMaxRanks + 1];  // rows [begin[r], begin[r + 1]) are rank r's; every rank has some
 };
 
-// A block a row, other ranks' first.
+// One block per row, the rows of other ranks first.
 template <int Count>
 __global__ void __launch_bounds__(kCombineThreads)
     CombineSendKernel(const float* outputs, const float* shared, float* y, int picked, int d, RowSums s) {
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   if (sends) RaiseFlag(s.memory, array, row, tag);
 }
 
-// This rank's rows of y become the sums of all ranks' parts.
+// This rank's rows of y become the sums of all ranks' partials.
 template <int Count>
 __global__ void __launch_bounds__(kCombineThreads) ReceiveSumKernel(float* y, int d, RowSums s) {
   AllowNext();
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kCombineThreads) ReceiveSumKernel(float* y, in
     }
     for (int c = static_cast<int>(threadIdx.x) * 4; c < d; c += kCombineThreads * 4)
       *reinterpret_cast<float4*>(y + (first + row) * d + c) = TreeOfFours<Count>(parts, c);
-    __syncthreads();  // before the next row's flags are asked for
+    __syncthreads();  // before the next row's flags are polled
   }
 }
 

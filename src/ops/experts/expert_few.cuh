@@ -1,11 +1,11 @@
-// Products of two to kFewTokens tokens with their experts' FP4 tiles, without a kernel in front that sorts: each block
-// makes the list of chunks by itself, in shared memory. Row pairs, parts of K and the order of sums are those of
-// ExpertGemmKernel (and so are the bits); the loop over tiles is ExpertOneKernel's.
+// Products of two to kFewTokens tokens with their experts' FP4 tiles, without a kernel before them that sorts. Each
+// block makes the list of chunks itself, in shared memory. Row pairs, parts of K and the order of sums are as in
+// ExpertGemmKernel, so the bits are the same; the loop over tiles is ExpertOneKernel's.
 //
-// Inputs lie in shared memory as two BF16 planes each: of up all tokens, for both teams, of down a warp's part of the
+// Inputs are in shared memory as two BF16 planes each: for up all tokens, for both teams; for down a warp's part of the
 // chunk's hidden rows. Lane 4 g + t of the product loads column g: 0 to 3 are the chunk's first planes, 4 to 7 the
-// second ones, zeros where it has fewer tokens. A column's sums over the warps lie in one of the team's kWarps slots,
-// which warp adds up whose slot it is: up to eight columns are on their way.
+// second planes; missing tokens are zeros. A column's sums over the warps are in one of the team's kWarps slots. Each
+// slot belongs to a warp, which adds its sums. So up to eight columns are in flight.
 #pragma once
 
 #include "ops/experts/expert_few_plan.cuh"
@@ -13,12 +13,12 @@
 
 namespace dsv4::experts {
 
-// Inputs of odd rows (tokens of up, places in a chunk of down) have the halves of every 32 bytes exchanged: then the
-// columns beside each other lie in other banks.
+// Inputs of odd rows (up: tokens; down: places in a chunk) have the halves of every 32 bytes exchanged, so that
+// neighbouring columns are in different banks.
 __device__ __forceinline__ int FewSwap(int row) { return row % 2 * 16; }
 
-// All tokens' x as planes, for both teams: row by row, of each warp its part, first plane and second. A warp brings its
-// part of every other row, eight tiles of two rows at a time; Ask comes before the first Store.
+// All tokens' x as planes, for both teams: per row and warp its part, first plane and second. A warp loads its part of
+// every other row, eight tiles of two rows at a time. Call Ask before the first Store.
 class FewInputs {
  public:
   __device__ __forceinline__ FewInputs(int tokens, int tiles, int team, int warp, int lane)
@@ -48,7 +48,7 @@ class FewInputs {
  private:
   __device__ __forceinline__ bool Has(int j, int u) const { return row_ + 2 * j < tokens_ && first_ + u < tiles_ / 2; }
   __device__ __forceinline__ void StorePart(uint8_t* inputs) const {
-    const int plane = tiles_ * 128, row_bytes = 2 * kWarps * plane, swap = FewSwap(row_);  // row and row + 2 are alike
+    const int plane = tiles_ * 128, row_bytes = 2 * kWarps * plane, swap = FewSwap(row_);  // row + 2 has the same
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       uint8_t* to = inputs + (row_ + 2 * j) * row_bytes + warp_ * 2 * plane + (lane_ * 8 ^ swap);
@@ -67,7 +67,7 @@ class FewInputs {
   float4 part_[2][4];
 };
 
-// The warp's part of a chunk's hidden rows.
+// Loads the warp's part of a chunk's hidden rows.
 __device__ __forceinline__ void LoadHidden(const GemmArgs& a, const FewChunk& c, int plane, int warp, int lane,
                                            uint8_t* inputs) {
   const uint8_t* from = reinterpret_cast<const uint8_t*>(a.planes) + warp * plane;
@@ -101,19 +101,19 @@ class FewRequests {
   __device__ __forceinline__ FewRequests(bool up, int tiles, int warp, uint32_t ring, uint32_t ring_full)
       : up_(up), tiles_(tiles), warp_(warp), ring_(ring), full_(ring_full), bytes_(BytesOfTile<F>(false)) {}
 
-  // Stages of a known expert's row, before there are chunks.
+  // Requests stages of a known expert's row, before the chunks are known.
   __device__ __forceinline__ void AskKnown(const GemmArgs& a, const ExpertMatrices& m, int row) {
     PointAt(m.gate.codes, m.up.codes, IsBeside<F>(m.gate), row);
     for (; asked_ < min(2, tiles_ / kTiles); ++asked_) Copy(a);
   }
-  // Items begin .. end - 1, as far as the ring has room.
+  // Sets the items, begin .. end - 1, and fills the ring with requests.
   __device__ __forceinline__ void Begin(const GemmArgs& a, const FewItems& items, const FewChunk* chunks, int begin,
                                         int end) {
     end_ = end;
     if (asked_ == 0) item_ = begin;
     for (; asked_ < 2; ++asked_) Ask(a, items, chunks);
   }
-  // The next stage, if any.
+  // Requests the next stage, if any.
   __device__ __forceinline__ void Ask(const GemmArgs& a, const FewItems& items, const FewChunk* chunks) {
     if (item_ >= end_) return;
     if (tile_ == 0) {
@@ -154,14 +154,14 @@ class FewRequests {
   const uint8_t *from0_ = nullptr, *from1_ = nullptr;
 };
 
-// Where a lane's column of a chunk lies: its halves, and how far the next stage's are.
+// The location of a lane's column of a chunk: its halves, and the distance to the next stage's.
 struct FewColumn {
   uint32_t at = 0;
   int step = 0;
 
   FewColumn() = default;
-  // Lane 4 g + t of the product has column g, of which g % 4 is the pair and g / 4 the plane. `planes`: the warp's part
-  // of row r, up: of token r, else of the chunk's pair r.
+  // Lane 4 g + t of the product has column g: g % 4 is the pair, g / 4 the plane. `planes`: the warp's part of row r;
+  // for up of token r, for down of the chunk's pair r.
   template <typename Planes>
   __device__ __forceinline__ FewColumn(const FewChunk& chunk, int count, bool up, int num_slots, int g, int t,
                                        int plane, int stage_bytes, uint32_t zeros, const Planes& planes) {
@@ -171,7 +171,7 @@ struct FewColumn {
       const int row = row_of(column);
       at = SharedAddress(planes(row) + g / 4 * plane) + 32 * t + FewSwap(row);
       step = stage_bytes;
-    } else {  // zeros, in other banks than those of the column beside it
+    } else {  // zeros, in other banks than the neighbouring column
       const bool beside_one = column % 2 == 1 && column - 1 < count;
       at = zeros + 32 * t + (beside_one ? 16 - FewSwap(row_of(column - 1)) : 0);
     }
@@ -182,14 +182,14 @@ __device__ __forceinline__ void StoreShared(uint32_t to, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }
 
-// Column c of a lane's sums into a slot of the warps', whose rows begin at `to`.
+// Stores column c of a lane's sums in a slot of the warps; the slot's rows begin at `to`.
 __device__ __forceinline__ void StoreColumn(const float (&sum)[2][1][4], int c, uint32_t to, uint32_t full) {
   StoreShared(to, sum[0][0][c % 2]), StoreShared(to + 32, sum[0][0][2 + c % 2]);
   StoreShared(to + 64, sum[1][0][c % 2]), StoreShared(to + 96, sum[1][0][2 + c % 2]);
   BarrierArrive(full);
 }
 
-// The planes' sums become one.
+// Adds the sums of the planes.
 __device__ __forceinline__ void AddPlanes(float (&sum)[2][1][4]) {
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
@@ -198,7 +198,7 @@ __device__ __forceinline__ void AddPlanes(float (&sum)[2][1][4]) {
   }
 }
 
-// Where all rows are idle: what was asked for beforehand is multiplied with nothing.
+// If all rows are padding rows: a chunk without pairs for the weights that were requested early.
 template <WeightFormat F>
 __device__ __forceinline__ void PlanNothing(const GemmArgs& a, FewChunk* chunks) {
   if (threadIdx.x == 0) {
@@ -208,16 +208,16 @@ __device__ __forceinline__ void PlanNothing(const GemmArgs& a, FewChunk* chunks)
   __syncthreads();
 }
 
-// One lane's barriers of its warp: two of a ring, the warp's of the team's sums.
+// Initialises the barriers of a warp, by one lane: two of its ring, and its barriers of the team's sums.
 __device__ __forceinline__ void InitFewBarriers(uint32_t ring_full, uint32_t sums_full, uint32_t sums_free) {
   BarrierInit(ring_full, 1), BarrierInit(ring_full + 8, 1);
-  // every lane that stores; who adds up
+  // every lane that stores; the warp that adds
   BarrierInit(sums_full, kWarps * 8), BarrierInit(sums_free, 1);
   BarrierInitFence();
   FenceAsyncShared();
 }
 
-// One kernel for both launches, as ExpertOneKernel is. K is cut in whole stages.
+// One kernel for both launches, as ExpertOneKernel. K is divided into whole stages.
 template <WeightFormat F, int kTiles>
 __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const GemmArgs a, const FewList list) {
   using P = FewPlaces<kTiles>;
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
   static_assert(sizeof ring_barriers + sizeof sum_barriers + sizeof plan <= kFewOwnShared);
   const bool up = list.up;
   if (!up) AllowNext();
-  const int tiles = a.k / (64 * kWarps), plane = tiles * 128;  // of a warp; bytes of one of its planes
+  const int tiles = a.k / (64 * kWarps), plane = tiles * 128;  // per warp; bytes of one of its planes
   const int warp_of_block = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   const int team = warp_of_block / kWarps, warp = warp_of_block % kWarps, lane = threadIdx.x % 32, g = lane / 4,
             t = lane % 4;
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
                  sums_full = __shfl_sync(0xFFFFFFFFu, SharedAddress(sum_barriers[0][0]), 0) + 16 * kWarps * team,
                  sums_free = sums_full + 8 * kWarps;
   float* const sums = reinterpret_cast<float*>(shared + P::kSums) + team * kWarps * kFewSumFloats;
-  // Of the warp's first rows; by way of a shuffle, so that it stays in a register.
+  // The address for the warp's first rows; through a shuffle, so that it stays in a register.
   const uint32_t sums_at = __shfl_sync(0xFFFFFFFFu, SharedAddress(sums + warp * 32 + g), lane);
   FewChunk* const chunks = reinterpret_cast<FewChunk*>(shared + P::kChunks);
   uint8_t* const inputs = shared + P::kChunks + list.pairs * static_cast<int>(sizeof(FewChunk));
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
   FewItems items(list);
   FewRequests<F, kTiles> requests(up, tiles, warp, ring, ring_full);
   const auto request = [&] { requests.Ask(a, items, chunks); };
-  // ---- the list; of up the first team asks for the known item before it ----
+  // ---- the list; for up the first team requests the known item before it ----
   int32_t expert;
   FewInputs x(list.tokens, tiles, team, warp, lane);
   if (up) {
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
       requests.AskKnown(a, a.matrices[a.always], items.first);
     }
     WaitForPrevious();
-    AllowNext();  // after the wait: down asks for weights before its own
+    AllowNext();  // after the wait: down requests weights before its own wait
     expert = ExpertOfPair(a, list);
     x.Ask(a);
   } else {
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
   const int begin = team == 0 ? 0 : (items.count + 1) / 2;
   const int end = team == 0 ? (items.count + 1) / 2 : items.count;
   requests.Begin(a, items, chunks, begin, end);
-  if (up) {  // weights are on their way while x is converted
+  if (up) {  // weights are in flight while x is converted
     x.Store(a, inputs);
     __syncthreads();
   } else {

@@ -1,4 +1,4 @@
-// Which products ExpertFewKernel (expert_few.cuh) makes: each block lists the chunks by itself and takes its items.
+// The products of ExpertFewKernel (expert_few.cuh): each block lists the chunks itself and selects its items.
 #pragma once
 
 #include "ops/experts/expert_stage.cuh"
@@ -18,18 +18,18 @@ struct FewChunk {
 };
 static_assert(sizeof(FewChunk) == kFewChunkBytes);
 
-// What the host knows of the list of row pairs. known: the first chunk's expert is known beforehand, and each block has
-// its share of that one's rows. reciprocal: of `rows`, 2^32 / rows rounded up.
+// The part of the list of row pairs that the host knows. known: the first chunk's expert is known before the launch,
+// and each block has a share of its rows. reciprocal: 2^32 / rows, rounded up.
 struct FewList {
   int tokens, pairs, rows;
   bool up, known;
   uint32_t reciprocal;
 };
 
-// Who has which expert.
+// The experts of the pairs.
 struct FewPlan {
   int32_t expert[kFewPairs];
-  uint32_t leads[2], idle[2];  // which pairs are their chunk's first, which have no expert
+  uint32_t leads[2], idle[2];  // bits: the pair is its chunk's first; the pair has no expert
 };
 
 // The expert of pair threadIdx.x.
@@ -39,15 +39,15 @@ __device__ __forceinline__ int32_t ExpertOfPair(const GemmArgs& a, const FewList
   return e == kNoExpert ? kNoExpert : min(max(e, 0), a.num_experts - 1);
 }
 
-// The chunks, by the block's first kFewPairs threads: pairs with an expert, grouped by it, in the order of its first
-// pair. Their number; every thread calls it, with ExpertOfPair.
+// Makes the chunks, with the block's first kFewPairs threads: pairs with an expert, grouped by expert, in the order of
+// the expert's first pair. Returns their number. Every thread calls it, with the result of ExpertOfPair.
 template <WeightFormat F>
 __device__ __forceinline__ int PlanFew(const GemmArgs& a, const FewList& list, int32_t expert, FewPlan& plan,
                                        FewChunk* chunks) {
   const int pair = static_cast<int>(threadIdx.x), warp = pair / 32;
   if (pair < kFewPairs) plan.expert[pair] = expert;
   const int32_t mine = pair < kFewPairs ? expert : kNoExpert;
-  FewChunk chunk;  // without pairs; the table is asked for before anything is known of the others
+  FewChunk chunk;  // without pairs; the table is read before the other pairs are known
   if (mine != kNoExpert) {
     const ExpertMatrices& m = a.matrices[mine];
     const QuantTensor &one = list.up ? m.gate : m.down, &other = list.up ? m.up : m.down;
@@ -57,7 +57,7 @@ __device__ __forceinline__ int PlanFew(const GemmArgs& a, const FewList& list, i
     chunk.scale1 = SumScale<F>(other.global_scale, chunk.beside);
   }
   __syncthreads();
-  int before = 0, same = 0, lead = 0;  // pairs of the same expert: in front, all; the chunk's first
+  int before = 0, same = 0, lead = 0;  // pairs of the same expert: before this one, all; the chunk's first
   if (pair < kFewPairs) {
 #pragma unroll 4
     for (int i = 0; i < list.pairs; ++i) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ int PlanFew(const GemmArgs& a, const FewList& list, i
   return __popc(first) + __popc(second);
 }
 
-// o[t, a] = 0 of the pairs without an expert.
+// Sets o[t, a] = 0 for the pairs without an expert.
 __device__ __forceinline__ void ClearFew(const GemmArgs& a, const FewList& list, const FewPlan& plan) {
   if ((plan.idle[0] | plan.idle[1]) == 0) return;
   for (int pair = 0; pair < list.pairs; ++pair) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void ClearFew(const GemmArgs& a, const FewList& list,
   }
 }
 
-// Which items of the list are the block's: of the known chunk [first, first + known), then from `rest` on.
+// The block's items of the list: of the known chunk [first, first + known), then the items from `rest`.
 struct FewItems {
   int first = 0, known = 0, rest = 0, count = 0;
   int rows;
@@ -110,14 +110,14 @@ struct FewItems {
     first = rows * block / blocks;
     known = rows * (block + 1) / blocks - first;
   }
-  // With one chunk at least where one is known.
+  // Requires at least one chunk if one is known.
   __device__ __forceinline__ void Cut(const FewList& list, int num_chunks) {
     const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
     const int total = num_chunks * rows, each = total / blocks, more = total % blocks;
     const int begin = each * block + min(block, more);
     if (!list.known) {
       rest = begin, count = each + (block < more ? 1 : 0);
-    } else if (each * blocks >= rows) {  // no block has fewer than its share of the known ones
+    } else if (each * blocks >= rows) {  // no block has fewer than its share of the known chunk
       rest = rows + begin - first, count = each + (block < more ? 1 : 0);
     } else {
       const int others = total - rows, each_other = others / blocks, more_others = others % blocks;

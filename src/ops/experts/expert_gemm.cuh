@@ -1,17 +1,17 @@
-// Products of grouped tokens with their experts' packed tiles (ops/pack_weight/pack_weight.h), up to 4 or 8 tokens at
-// a time.
+// Products of grouped tokens with their experts' packed tiles (ops/pack_weight/pack_weight.h), up to 4 or 8 tokens at a
+// time.
 //
-// Inputs are two BF16 planes each. Both are columns of the product, added at its end: of up to four tokens columns
-// 0..3 are the first planes and 4..7 the second ones, of up to eight there are two blocks of eight columns. With
-// three planes (ExecContext::f32_inputs) up to 8 or 16 tokens' planes are multiplied one after the other.
+// Inputs are two BF16 planes each. Both are columns of the product, added at its end. With up to four tokens columns
+// 0..3 are the first planes and 4..7 the second; with up to eight there are two blocks of eight columns. With three
+// planes (ExecContext::f32_inputs) the planes of up to 8 or 16 tokens are multiplied one after the other.
 //
-// Work is a list of (chunk, row pair): a chunk is an expert with some of its (token, slot) pairs, a row pair two
-// tiles of 16 rows that share their input: gate and up, or two neighbouring row tiles of down. The persistent grid
-// cuts the list into equal contiguous parts. In a block a team of eight warps, or two teams, cut K. Each warp streams
-// its tiles through a ring of bulk copies of its own (PTX ISA, "cp.async.bulk"), which runs ahead over the ends of
-// items (expert_team.cuh), decodes them in registers (expert_tiles.cuh) and multiplies with mma.m16n8k16, weights as
-// the 16 rows, inputs as the 8 columns. One warp, another for every item, adds the warps' sums in order
-// (expert_sums.cuh), so a result depends on K and nothing else: not on T, the grouping, or the grid.
+// The work is a list of (chunk, row pair). A chunk is an expert with some of its (token, choice) pairs. A row pair is
+// two tiles of 16 rows that share their input: gate and up, or two neighbouring row tiles of down. The blocks of the
+// persistent grid divide the list into equal contiguous parts. In a block a team of eight warps, or two teams, divide
+// K. Each warp streams its tiles through its own ring of bulk copies (PTX ISA, "cp.async.bulk"), which runs ahead
+// across the ends of items (expert_team.cuh). It decodes them in registers (expert_tiles.cuh) and multiplies with
+// mma.m16n8k16, weights as the 16 rows, inputs as the 8 columns. One warp, a different one for every item, adds the
+// warps' sums in order (expert_sums.cuh). So a result depends on K only: not on T, the grouping, or the grid.
 #pragma once
 
 #include "ops/experts/expert_rows.cuh"
@@ -25,14 +25,14 @@ inline int64_t GemmSharedBytes(int teams, bool x_in_shared, int64_t k) {
   return teams * (Ring<F>::kBytes + kPartialFloats * 4 + 256) + 256 + (x_in_shared ? PaddedColumns(k) * 4 : 0);
 }
 
-// x[at .. at + 3], zeros behind the row's end.
+// x[at .. at + 3], zeros past the row's end.
 __device__ __forceinline__ float4 LoadRowPart(const float* x, int at, int k) {
   if (at + 3 < k && reinterpret_cast<uintptr_t>(x) % 16 == 0) return *reinterpret_cast<const float4*>(x + at);
   return {at < k ? x[at] : 0.0f, at + 1 < k ? x[at + 1] : 0.0f, at + 2 < k ? x[at + 2] : 0.0f,
           at + 3 < k ? x[at + 3] : 0.0f};
 }
 
-// One token's row, for all of the block: asked for early, then written to shared memory as planes.
+// One token's row, for the whole block: requested early, then written to shared memory as planes.
 template <class G>
 struct OneRow {
   static constexpr int kLoads = G::kTeams == 2 ? 4 : 8;
@@ -59,7 +59,7 @@ struct OneRow {
   }
 };
 
-// The chunk whose rows are multiplied, and where the lane's columns of its inputs begin.
+// The chunk whose rows are multiplied, and the addresses of the lane's columns of its inputs.
 template <class G>
 struct ChunkInputs {
   int64_t plane_bytes, row_bytes;  // of the inputs
@@ -67,7 +67,7 @@ struct ChunkInputs {
   Chunk chunk{};
   bool beside = false;  // the chunk's expert has tiles of the other format
   float scale0 = 0, scale1 = 0;
-  const uint8_t* row[G::kMaxBlocks];  // the lane's column of each block of eight; zeros where there is none
+  const uint8_t* row[G::kMaxBlocks];  // the lane's column of each block of eight; zeros if there is none
   int row_step[G::kMaxBlocks];
   int64_t plane_step[G::kMaxBlocks];
 
@@ -101,13 +101,14 @@ struct ChunkInputs {
   }
 };
 
-// Which stage of the warp's ring is multiplied next.
+// The stage of the warp's ring that is multiplied next.
 struct RingPlace {
   int stage = 0, parity = 0;
 };
 
-// Tiles first .. first + kStep of a stage of the ring, which has those of K from stage_k on, times kBlocks blocks of
-// columns. With the first ones the stage is waited for. F: the tiles' format, G::F or the one beside it.
+// Multiplies tiles first .. first + kStep of a stage of the ring with kBlocks blocks of columns. The stage's tiles
+// begin at column tile stage_k of K. With the first tiles it waits for the stage. F: the tiles' format, G::F or
+// FormatBeside(G::F).
 template <class G, WeightFormat F, int kBlocks>
 __device__ __forceinline__ void MultiplyStep(const Team<G>& team, const Extent& e, const RingPlace& place, int first,
                                              int stage_k, const uint8_t* const (&column)[kBlocks],
@@ -126,7 +127,7 @@ __device__ __forceinline__ void MultiplyStep(const Team<G>& team, const Extent& 
       for (int p = 0; p < G::kTerms; ++p) columns[j][b][p] = LoadColumns(column[b] + p * plane_step[b] + j * 128);
     }
   };
-  // One block: the columns of all tiles are on their way before the wait.
+  // With one block the columns of all tiles are in flight before the wait.
   constexpr bool kEarly = kBlocks * G::kTerms == 1;
   if (kEarly) {
 #pragma unroll
@@ -150,7 +151,7 @@ __device__ __forceinline__ void MultiplyStep(const Team<G>& team, const Extent& 
   }
 }
 
-// The warp's part of K of a row pair.
+// Multiplies the warp's part of K of a row pair.
 template <class G, WeightFormat F, int kBlocks>
 __device__ __forceinline__ void MultiplyRow(const Team<G>& team, const Extent& e, Requests<G>& requests,
                                             RingPlace& place, const ChunkInputs<G>& in,
@@ -185,7 +186,7 @@ __device__ __forceinline__ void MultiplyRow(bool wide, const Team<G>& team, cons
   }
 }
 
-// Row pair `row_pair` of the chunk: the warp's sums, to shared memory.
+// Writes the warp's sums of row pair `row_pair` of the chunk to shared memory.
 template <class G>
 __device__ __forceinline__ void MultiplyItem(const GemmArgs& a, const Team<G>& team, const Extent& e,
                                              Requests<G>& requests, RingPlace& place, const ChunkInputs<G>& in,
@@ -207,7 +208,7 @@ __device__ __forceinline__ void MultiplyItem(const GemmArgs& a, const Team<G>& t
   } else {
     MultiplyRow<G, G::F>(wide, team, e, requests, place, in, scales, sum);
   }
-  if constexpr (G::kPair) {  // the first planes' columns: plus the second ones'
+  if constexpr (G::kPair) {  // the first planes' columns plus the second planes'
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
 #pragma unroll
@@ -216,7 +217,7 @@ __device__ __forceinline__ void MultiplyItem(const GemmArgs& a, const Team<G>& t
       }
     }
   }
-  // Sums of the turn before are complete by now, as a rule.
+  // The sums of the previous turn are usually complete already.
 #pragma unroll
   for (int b = 0; b < G::kMaxBlocks; ++b) {
     if (b == 1 && (G::kPair || !wide)) break;
@@ -272,10 +273,11 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
     }
   }
   if (Up && one_token) WaitForPrevious();
-  // After Up's wait, so that Down starts when the plan is complete and may request the experts' weights before its own.
+  // After Up's wait, so that Down starts when the plan is complete and may request the experts' weights before its own
+  // wait.
   AllowNext();
 
-  // One token: its row, requested before the weights, behind which it would queue.
+  // One token: its row is requested before the weights, because it would queue after them.
   OneRow<G> one_row;
   if (Up && a.x != nullptr) one_row.Ask(a);
   FillCache<F, Up>(a, G::kKnows && work.known_items > 0 ? 0 : work.item.chunk, e.num_chunks, team.lane, cache);

@@ -1,4 +1,4 @@
-// What a launch of expert_gemm.cuh's kernel is told, and which items a block has: chunks of an expert's tokens, row
+// The arguments of a launch of expert_gemm.cuh's kernel, and the items of a block: chunks of an expert's tokens, row
 // pairs of its matrices.
 #pragma once
 
@@ -9,15 +9,16 @@ namespace dsv4::experts {
 
 struct Chunk {
   int32_t expert, begin, count;  // pairs [begin, begin + count) of the sorted list
-  int32_t cost;                  // of a row pair of all chunks in front, see ChunkCost
+  int32_t cost;                  // of a row pair, summed over the previous chunks; see ChunkCost
 };
 
 // Tokens of a block of eight columns.
 __host__ __device__ constexpr int BlockTokens(int planes) { return planes == 2 ? 4 : 8; }
 
-// What a row pair costs, by which the list is cut. Of ExpertGemmKernel by blocks of columns, two of which take two mmas
-// a step instead of one and fewer loads ahead, or also by the rows of inputs, where most chunks have one and a few, the
-// shared expert's, more: both measured (bench/notes/experts.md). Of ExpertManyKernel by teams.
+// The cost of a row pair, by which the list is divided. ExpertGemmKernel: kBlocks counts blocks of columns; two blocks
+// take two mmas per step instead of one, and fewer loads ahead. kTokens also counts the rows of inputs, for lists in
+// which most chunks have one row and a few (the shared expert's) have more. Both were measured
+// (bench/notes/experts.md). ExpertManyKernel: kTeams counts teams.
 enum class CostBy { kBlocks, kTokens, kTeams };
 inline constexpr int kLeastCost = 6;
 __host__ __device__ constexpr int ChunkCost(int count, int planes, CostBy by) {
@@ -29,21 +30,21 @@ __host__ __device__ constexpr int ChunkCost(int count, int planes, CostBy by) {
 struct GemmArgs {
   const ExpertMatrices* matrices;
   int num_experts;
-  // The chunks: of one token (`experts` [A], chunk i is slot i), or made by PlanKernel.
+  // The chunks: for one token `experts` [A] (chunk i is choice i), else made by PlanKernel.
   const int32_t* experts;
   int num_slots;
-  int always = -1;      // of one token: the expert of slot 0, if that is known beforehand
-  const int32_t* plan;  // number of chunks, their cost together, 1 where costs differ
+  int always = -1;      // one token: the expert of choice 0, if known before the launch
+  const int32_t* plan;  // number of chunks, their total cost, 1 if costs differ
   CostBy cost_by;
   const Chunk* chunks;
   const int32_t* pairs;
-  // Input rows: BF16 planes [rows, padded K]; or, for one token, its f32 row.
+  // Input rows: BF16 planes [rows, padded K]; for one token its f32 row.
   const uint16_t* planes;
   int64_t plane_elements;
   bool row_is_token;  // row of a pair: pair / num_slots, or pair
   const float* x;
   int k, n;  // n: rows of one matrix
-  // Up: hidden activations, as planes [pairs, padded F] or, where they are rounded later, f32 rows 2F apart.
+  // Up: hidden activations, as planes [pairs, padded F] or, if they are rounded later, f32 rows with a stride of 2F.
   float limit;
   const float* weights;
   uint16_t* hidden_planes;
@@ -54,7 +55,7 @@ struct GemmArgs {
   uint64_t policy;  // of L2 for the weights
 };
 
-// To L2, by the grid: the table of matrices is cold. It is weights, so before the wait.
+// Prefetches the table of matrices to L2, by the whole grid, because it is cold. It is constant, so this needs no wait.
 template <int kThreads>
 __device__ __forceinline__ void PrefetchMatrices(const GemmArgs& a) {
   const uint8_t* table = reinterpret_cast<const uint8_t*>(a.matrices);
@@ -64,7 +65,7 @@ __device__ __forceinline__ void PrefetchMatrices(const GemmArgs& a) {
   }
 }
 
-// One lane's view of the chunk `first + lane`; the others' by shuffles.
+// A lane holds the chunk `first + lane`; it gets the others by shuffles.
 struct ChunkCache {
   int first;
   Chunk chunk;
@@ -77,7 +78,7 @@ template <WeightFormat F>
 __device__ __forceinline__ bool IsBeside(const QuantTensor& w) {
   return HasFormatBeside(F) && w.format != F;
 }
-// What sums of products with it are multiplied by.
+// The factor of sums of products with a matrix.
 template <WeightFormat F>
 __device__ __forceinline__ float SumScale(float global_scale, bool beside) {
   return global_scale * (HasFormatBeside(F) && beside ? MmaFactor(FormatBeside(F)) : MmaFactor(F));
@@ -110,7 +111,7 @@ __device__ __forceinline__ const uint8_t* ShufflePointer(const uint8_t* p, int l
   return reinterpret_cast<const uint8_t*>(__shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(p), lane));
 }
 
-// Items of a block, in the order of the list.
+// A position in a block's items, in the order of the list.
 struct Cursor {
   int chunk, row;
   __device__ __forceinline__ void Next(int rows) {
@@ -118,11 +119,11 @@ struct Cursor {
   }
 };
 
-// The first row pair at or behind position `at` of the costs; all lanes of a warp.
+// The first row pair at or after position `at` of the costs; called by all lanes of a warp.
 template <int Planes>
 __device__ __forceinline__ Cursor Locate(const GemmArgs& a, int num_chunks, int rows, unsigned at, int lane) {
   const Chunk* chunks = a.chunks;
-  int low = 0, size = num_chunks;  // the chunk lies in [low, low + size)
+  int low = 0, size = num_chunks;  // the chunk is in [low, low + size)
   while (size > 1) {
     const int step = (size + 31) / 32, i = low + lane * step;
     const bool before = lane * step < size && static_cast<unsigned>(chunks[i].cost) * static_cast<unsigned>(rows) <= at;

@@ -1,4 +1,4 @@
-// Launches of the products, for one format of tiles: which kernel takes a list of row pairs.
+// Launches the products for one format of tiles, and selects the kernel for a list of row pairs.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
          dim3(kTeamThreads * kTeams), static_cast<size_t>(GemmSharedBytes<F>(kTeams, a.x != nullptr, a.k)), a);
 }
 
-// One token; false where ExpertOneKernel does not take its shapes.
+// One token. Returns false if ExpertOneKernel does not support the shapes.
 template <WeightFormat F>
 bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items) {
   if constexpr (InfoOf(F).packed()) {
@@ -34,7 +34,7 @@ bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items
   }
 }
 
-// Tokens whose products FewTokensFit.
+// For tokens with FewTokensFit.
 template <WeightFormat F, int kTiles>
 void LaunchFew(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t tokens, int64_t max_chunks) {
   const int rows = a.n / (up ? 16 : 32);
@@ -56,7 +56,7 @@ void LaunchFew(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t token
   }
 }
 
-// Tokens whose products ManyTokensFit.
+// For tokens with ManyTokensFit.
 template <WeightFormat F, bool Up, int kTiles>
 void LaunchMany(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
   Launch(ctx, ExpertManyKernel<F, Up, kTiles>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)),
@@ -89,7 +89,7 @@ void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
   LaunchGemm<F, Planes, Up, Wide, 1>(ctx, a, items);
 }
 
-// Of tight tiles (experts_tight_cuda.cu). wide: chunks of up to two blocks of columns.
+// For tight tiles (experts_tight_cuda.cu). wide: chunks of up to two blocks of columns.
 void GemmTight(const ExecContext& ctx, WeightFormat format, bool up, bool wide, const GemmArgs& a, int64_t max_chunks);
 void ManyTight(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t max_chunks);
 void FewTight(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t tokens,

@@ -1,13 +1,14 @@
-// Products of seven tokens and more with their experts' FP4 tiles, where K is a few whole stages of a ring. Row pairs,
-// parts of K and the order of sums are those of ExpertGemmKernel (and so are the bits).
+// Products of seven or more tokens with their experts' FP4 tiles, if K is a few whole stages of a ring. Row pairs,
+// parts of K and the order of sums are as in ExpertGemmKernel, so the bits are the same.
 //
-// A block's list is one of segments: row pairs of one chunk, of up to eight tokens of an expert. A warp keeps its part
-// of four tokens' inputs in registers for a whole segment, as two BF16 planes: lane 4 g + t has column g, of which
-// 0 to 3 are the first planes and 4 to 7 the second ones. Of a chunk of up to four tokens each of the block's two teams
-// has half of the row pairs; of more both have all of them, each with four of the tokens: they walk side by side, and
-// what one has read the other finds in L2.
+// A block's list consists of segments: row pairs of one chunk, which has up to eight tokens of an expert. A warp keeps
+// its part of four tokens' inputs in registers for a whole segment, as two BF16 planes: lane 4 g + t has column g; 0 to
+// 3 are the first planes, 4 to 7 the second. If a chunk has up to four tokens, each of the block's two teams has half
+// of the row pairs. If it has more, both teams have all row pairs, each with four of the tokens. They advance together,
+// so the second team finds the weights in L2.
 //
-// A row pair's sums over the warps lie in one of the team's kWarps sets, which warp adds up whose set it is.
+// A row pair's sums over the warps are in one of the team's kWarps sets. Each set belongs to a warp, which adds its
+// sums.
 #pragma once
 
 #include "ops/experts/expert_stage.cuh"
@@ -15,11 +16,11 @@
 namespace dsv4::experts {
 
 static_assert(kManyTokens == BlockTokens(2));
-// Floats between columns of a warp's sums (no bank conflicts), of a warp's sums, of a set.
+// Floats between columns of a warp's sums (no bank conflicts), per warp's sums, per set.
 inline constexpr int kManyColumn = 40, kManyWarpSums = 3 * kManyColumn + 32, kManySetFloats = kWarps * kManyWarpSums;
 
-// Of a warp: kTiles tiles of K, in stages of kStageTiles of kStagePairs row pairs. An item: the row pairs of as many
-// stages as a row has, one or two.
+// The ring of a warp: kTiles tiles of K, in stages of kStageTiles of kStagePairs row pairs. An item is the row pairs of
+// as many stages as a row has: one or two.
 template <int kTiles>
 struct ManyRing {
   static constexpr int kTileBytes = static_cast<int>(TileBytes(WeightFormat::kNvfp4));
@@ -47,7 +48,7 @@ struct ManyPlaces {
                        kBytes = kSegments + kManySegments * static_cast<int>(sizeof(ManySegment));
 };
 
-// The block's segments; every thread calls it. items: of a chunk. Their number.
+// Makes the block's segments; called by every thread. items: of a chunk. Returns their number.
 template <WeightFormat F, bool Up>
 __device__ __forceinline__ int MakeSegments(const GemmArgs& a, int items, int max_chunks, ManySegment* segments,
                                             int* first_segment, int* num_segments) {
@@ -101,11 +102,11 @@ __device__ __forceinline__ int MakeSegments(const GemmArgs& a, int items, int ma
   return count;
 }
 
-// Where a team is in its list: segment, item of it.
+// A team's position in its list: a segment, and an item of the segment.
 struct ManyCursor {
-  int segment, item, left;  // left: items of the segment, this one too
+  int segment, item, left;  // remaining items of the segment, including this one
 
-  // To the first item of a segment that has some, from `segment` on; segment is `count` where there is none.
+  // Moves to the first item at or after segment `segment`. Sets segment to `count` if there is none.
   __device__ __forceinline__ void Find(const ManySegment* segments, int count, int team) {
     left = 0;
     for (; segment < count; ++segment) {
@@ -129,7 +130,8 @@ class ManyRequests {
     at_.Find(segments, count, team);
     if (at_.left > 0) PointAt(segments[at_.segment], warp);
   }
-  // The next stage, if any, to place `stage` of the ring; of an item of two stages its first or second.
+  // Requests the next stage, if any, into place `stage` of the ring. An item of two stages has a first and a second
+  // stage.
   template <int kOfItem>
   __device__ __forceinline__ void Ask(int stage, uint64_t policy, const ManySegment* segments, int count, int team,
                                       int warp) {
@@ -156,7 +158,7 @@ class ManyRequests {
   }
 
  private:
-  // Of a row pair in one of the streams.
+  // The bytes of a row pair in one of the streams.
   __device__ __forceinline__ int RowBytes() const { return (Up ? 1 : 2) * kWarps * kTiles * bytes_; }
   __device__ __forceinline__ void PointAt(const ManySegment& s, int warp) {
     if (HasFormatBeside(F)) bytes_ = BytesOfTile<F>(s.beside);
@@ -171,7 +173,7 @@ class ManyRequests {
   const uint8_t *from0_ = nullptr, *from1_ = nullptr;
 };
 
-// The tiles of a row pair in a stage, of format T, times the columns of these tiles.
+// Multiplies the tiles of a row pair in a stage, of format T, with the columns of these tiles.
 template <WeightFormat T, int kTiles, int kFirst, int kAll>
 __device__ __forceinline__ void MultiplyStage(uint32_t codes, uint32_t scales, const Columns (&x)[kAll],
                                               float (&sum)[2][1][4]) {
@@ -188,15 +190,15 @@ __device__ __forceinline__ void MultiplyStage(uint32_t codes, uint32_t scales, c
   }
 }
 
-// Sums of a team's row pairs: written by all warps, added up by one.
+// The sums of a team's row pairs: written by all warps, added by one.
 template <bool Up>
 struct ManySums {
   float* sets;          // of the team
   uint32_t full, free;  // its barriers, by set
   int turn = 0, due = -1, due_segment = 0, due_row = 0;
 
-  // The columns' sums of both planes: lane 4 g + t has rows g and g + 8 of columns 2 (t % 2) and beside it, of the
-  // first stream where t < 2, else of the second.
+  // Stores the columns' sums of both planes: lane 4 g + t has rows g and g + 8 of columns 2 (t % 2) and the next one,
+  // of the first stream if t < 2, else of the second.
   __device__ __forceinline__ void Store(const float (&sum)[2][1][4], int warp, int lane, int segment, int row) {
     const int g = lane / 4, t = lane % 4, set = turn % kWarps;
     float both[4];
@@ -245,7 +247,7 @@ struct ManySums {
   }
 };
 
-// A warp's part of its chunk's inputs: column g of the lane, zeros where there is none.
+// Loads a warp's part of its chunk's inputs: column g of the lane, or zeros if the chunk has no such column.
 template <bool Up, int kTiles>
 __device__ __forceinline__ void LoadChunk(const GemmArgs& a, const ManySegment& s, int team, int warp, int lane,
                                           Columns (&x)[kTiles]) {
@@ -266,7 +268,7 @@ __device__ __forceinline__ void LoadChunk(const GemmArgs& a, const ManySegment& 
 template <WeightFormat F, bool Up, int kTiles>
 struct ManyWarp {
   using R = ManyRing<kTiles>;
-  // Turns until sums are added up: they are complete by then.
+  // Turns until sums are added; they are then complete.
   static constexpr int kLag = R::kStagesOfItem == 2 ? 1 : 3;
   const GemmArgs& a;
   const ManySegment* segments;
@@ -274,7 +276,7 @@ struct ManyWarp {
   uint32_t ring, ring_full;
   ManyRequests<F, Up, kTiles> requests;
   ManySums<Up> sums;
-  int stage = 0, parity = 0;  // of the ring, what is multiplied next; of items of two stages `parity` alone
+  int stage = 0, parity = 0;  // the ring's next stage; with items of two stages only `parity` is used
 
   __device__ __forceinline__ void Run() {
     ManyCursor at = {.segment = 0};
@@ -292,7 +294,7 @@ struct ManyWarp {
   }
 
  private:
-  // The segment's items, of tiles of format T.
+  // Multiplies the segment's items, whose tiles have format T.
   template <WeightFormat T>
   __device__ __forceinline__ void MultiplyItems(const Columns (&x)[kTiles], ManyCursor& at) {
 #pragma unroll 1
@@ -323,7 +325,7 @@ struct ManyWarp {
       }
     }
   }
-  // For what comes into a stage that all lanes have read.
+  // Requests new contents for a stage that all lanes have read.
   template <int kOfItem>
   __device__ __forceinline__ void Ask(int to) {
     __syncwarp();
@@ -357,7 +359,7 @@ __global__ void __launch_bounds__(kManyTeams* kTeamThreads, 1) ExpertManyKernel(
     PrefetchMatrices<kManyTeams * kTeamThreads>(a);
     WaitForPrevious();
   }
-  AllowNext();  // of up behind the wait: down starts when the plan is complete
+  AllowNext();  // up: after the wait, so that down starts when the plan is complete
 
   ManySegment* const segments = reinterpret_cast<ManySegment*>(shared + ManyPlaces::kSegments);
   const int items = a.n / ((Up ? 16 : 32) * R::kStagePairs);

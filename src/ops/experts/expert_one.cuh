@@ -1,10 +1,10 @@
-// Products of one token with its experts' FP4 tiles. Blocks, teams, row pairs, parts of K and the order of sums are
-// those of ExpertGemmKernel with two teams (so are the bits), without what only more tokens need: with one token the
-// number of instructions is what takes the time, and there a fifth (up) to a third (down) of them are not the
+// Products of one token with its experts' FP4 tiles. Blocks, teams, row pairs, parts of K and the order of sums are as
+// in ExpertGemmKernel with two teams, so the bits are the same; the kernel omits the code that only more tokens need.
+// With one token the number of instructions limits the speed, and a fifth (up) to a third (down) of them are not the
 // products'.
 //
-// A warp's part of x lies in shared memory as two BF16 planes; the lanes of the product's columns 0 and 4 read the
-// first and the second plane, the others zeros.
+// A warp's part of x is in shared memory as two BF16 planes. The lanes of the product's columns 0 and 4 read the first
+// and the second plane, the others zeros.
 #pragma once
 
 #include "ops/experts/expert_stage.cuh"
@@ -12,12 +12,12 @@
 namespace dsv4::experts {
 
 inline constexpr int kOneSums = kWarps * 32;  // floats of a row pair: 32 rows of each warp
-using OneRing = Ring<WeightFormat::kNvfp4>;   // of a team; MXFP4's is the same, tight tiles leave gaps
+using OneRing = Ring<WeightFormat::kNvfp4>;   // per team; MXFP4's is the same, tight tiles leave gaps
 inline constexpr int kOneTeamBytes = OneRing::kBytes + kOneItems * kOneSums * 4 + 256;
 
-// What the host knows of the list of row pairs: each block has `each` of them, the first `more` one more. known: the
-// first slot's expert is known beforehand, and each block has its share of the rows. reciprocal: of `rows`, 2^32 / rows
-// rounded up.
+// The part of the list of row pairs that the host knows. Each block has `each` of them, and the first `more` blocks one
+// more. known: the expert of choice 0 is known before the launch, and each block has a share of its rows. reciprocal:
+// 2^32 / rows, rounded up.
 struct OneList {
   int rows, each, more;
   bool up, known;
@@ -38,14 +38,14 @@ inline OneList MakeOneList(int64_t items, int rows, int blocks, bool up, bool kn
           .reciprocal = static_cast<uint32_t>(((int64_t{1} << 32) + rows - 1) / rows)};
 }
 
-// The slots' matrices, a slot a lane.
+// The matrices of the choices, one choice per lane.
 template <WeightFormat F>
 struct OneMatrices {
   const uint8_t *codes0 = nullptr, *codes1 = nullptr;
   float scale0 = 0, scale1 = 0;
   bool beside = false;
 
-  // Of the chosen experts; `slice`: tiles of a warp's part of a row of tiles.
+  // For the chosen experts; `slice`: tiles of a warp's part of a row of tiles.
   __device__ __forceinline__ void LookUp(const GemmArgs& a, bool up, int slice, int lane) {
     if (lane >= a.num_slots) return;
     const ExpertMatrices& m = a.matrices[min(max(a.experts[lane], 0), a.num_experts - 1)];
@@ -54,7 +54,7 @@ struct OneMatrices {
     codes0 = first.codes, codes1 = second.codes + (up ? 0 : kWarps * slice * BytesOfTile<F>(beside));
     scale0 = SumScale<F>(first.global_scale, beside), scale1 = SumScale<F>(second.global_scale, beside);
   }
-  // Of the one that is known before the choice.
+  // For the expert that is known before the choice.
   __device__ __forceinline__ void UseKnown(const GemmArgs& a) {
     const ExpertMatrices& m = a.matrices[a.always];
     codes0 = m.gate.codes, codes1 = m.up.codes, beside = IsBeside<F>(m.gate);
@@ -64,7 +64,7 @@ struct OneMatrices {
   }
 };
 
-// A team's row pairs: those of the known expert first, then those from `rest` on.
+// A team's row pairs: first the known expert's, then the row pairs from `rest`.
 struct OneItems {
   struct Place {
     int slot, row;
@@ -93,7 +93,7 @@ struct OneItems {
       item = at(begin + before);
     }
   }
-  // From `place`, with `left` of the known expert's, to the next one.
+  // Moves `place` to the next row pair; `left`: remaining row pairs of the known expert.
   __device__ __forceinline__ void Next(Place& place, int& left) const {
     if (--left == 0) {
       place = rest;
@@ -115,7 +115,7 @@ class OneRequests {
         items_(items.count),
         bytes_(BytesOfTile<F>(false)) {}
 
-  // The next stage, if any. `tiles`: of the warp's part of a row of tiles.
+  // Requests the next stage, if any. `tiles`: of the warp's part of a row of tiles.
   __device__ __forceinline__ void Ask(const GemmArgs& a, const OneItems& items, const OneMatrices<F>& matrices, bool up,
                                       int tiles, int warp) {
     if (items_ <= 0) return;
@@ -150,7 +150,7 @@ class OneRequests {
   const uint8_t *from0_ = nullptr, *from1_ = nullptr;
 };
 
-// The warp's part of x as planes; `first_asked` is called when its first loads are on their way.
+// Stores the warp's part of x as planes; calls `first_asked` when the first loads are in flight.
 template <typename Call>
 __device__ __forceinline__ void StageOne(const GemmArgs& a, int tiles, int warp, int lane, uint8_t* planes,
                                          const Call& first_asked) {
@@ -177,7 +177,7 @@ __device__ __forceinline__ void StageOne(const GemmArgs& a, int tiles, int warp,
   __syncwarp();
 }
 
-// The warp's part of a slot's hidden row.
+// Loads the warp's part of a choice's hidden row.
 __device__ __forceinline__ void LoadOneHidden(const GemmArgs& a, int slot, int plane, int warp, int lane,
                                               uint8_t* planes) {
   const uint8_t* from = reinterpret_cast<const uint8_t*>(a.planes) + int64_t{slot} * a.k * 2 + warp * plane;
@@ -191,21 +191,21 @@ __device__ __forceinline__ void LoadOneHidden(const GemmArgs& a, int slot, int p
   __syncwarp();
 }
 
-// One kernel for both launches, up and down: the second one finds its code in the multiprocessor, where fetching it
-// would have to queue behind weights.
+// One kernel for both launches, up and down, so that the second launch finds its code in the multiprocessor. Fetching
+// code would have to queue after weights.
 // kWhole: all chunks are whole.
 template <WeightFormat F, bool kWhole>
 __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const GemmArgs a, const OneList list) {
   extern __shared__ __align__(128) uint8_t shared[];
   const bool up = list.up;
   if (!up) AllowNext();
-  // Of a warp: tiles of K, bytes of one of x's planes.
+  // Per warp: tiles of K, bytes of one of x's planes.
   const int tiles = a.k / (64 * kWarps), plane = tiles * 128;
   const int warp_of_block = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   const int team = warp_of_block / kWarps, warp = warp_of_block % kWarps, lane = threadIdx.x % 32, g = lane / 4,
             t = lane % 4;
   OneMatrices<F> matrices;
-  if (!up) matrices.LookUp(a, up, tiles, lane);  // down may ask for them at once (ExpertGemmKernel)
+  if (!up) matrices.LookUp(a, up, tiles, lane);  // down may read them at once (ExpertGemmKernel)
 
   uint8_t* const team_shared = shared + team * kOneTeamBytes;
   const uint32_t team_at = __shfl_sync(0xFFFFFFFFu, SharedAddress(team_shared), 0),
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
   float* const sums = reinterpret_cast<float*>(team_shared + OneRing::kBytes);
   const uint32_t sums_full = team_at + OneRing::kBytes + kOneItems * kOneSums * 4,
                  ring_full = sums_full + 8 * kOneItems + 16 * warp;
-  uint8_t* const zeros = shared + 2 * kOneTeamBytes;  // a plane of them
+  uint8_t* const zeros = shared + 2 * kOneTeamBytes;  // one plane
   uint8_t* const my_x = zeros + plane + warp_of_block * 2 * plane;
   if (lane == 0) {
     static_assert(kOneItems == kWarps);
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
     PrefetchMatrices<2 * kTeamThreads>(a);
     if (knows) matrices.UseKnown(a);
   }
-  // Both stages are asked for before the wait where it is known of what, else behind it.
+  // Requests both stages before the wait if the expert is known then, else after it.
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     if ((pass == 0) == (knows || !up)) {
@@ -245,12 +245,12 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
     if (pass == 1) break;
     WaitForPrevious();
     if (!up) continue;
-    AllowNext();  // after the wait: down asks for weights before its own
+    AllowNext();  // after the wait: down requests weights before its own wait
     StageOne(a, tiles, warp, lane, my_x, [&] { matrices.LookUp(a, up, tiles, lane); });
   }
   const uint32_t column_at = SharedAddress(g % 4 == 0 ? my_x + g / 4 * plane : zeros) + 32 * t;
 
-  // The warps' sums, in order: a warp adds up one row pair, when it is done with the next.
+  // Adds the warps' sums, in order: a warp adds one row pair when it has finished the next one.
   struct {
     int item, slot, row;
   } due = {-1, 0, 0};

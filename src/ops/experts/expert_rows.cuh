@@ -1,6 +1,5 @@
-// Input rows of the expert products: rounded as the activation mode says, then as BF16 planes that the tensor cores
-// take. The sum of two planes is within 2^-17 of the row; three (ExecContext::f32_inputs) have the row itself as their
-// sum.
+// Input rows of the expert products: rounded by the activation mode, then split into BF16 planes for the tensor cores.
+// The sum of two planes is within 2^-17 of the row; the sum of three (ExecContext::f32_inputs) is the row.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,7 +13,7 @@ namespace dsv4::experts {
 
 __host__ __device__ constexpr int64_t PaddedColumns(int64_t k) { return (k + 63) / 64 * 64; }
 
-// x as `Planes` BF16 numbers.
+// Splits x into `Planes` BF16 numbers.
 template <int Planes>
 __device__ __forceinline__ void SplitBf16(float x, uint16_t (&plane)[Planes]) {
   static_assert(Planes == 2 || Planes == 3);
@@ -30,8 +29,8 @@ __device__ __forceinline__ void SplitBf16(float x, uint16_t (&plane)[Planes]) {
   }
 }
 
-// RoundToFp8Blocks and RoundToNvfp4 (tensor/codec/activation.h) of x [n] by one block of Threads, bit for bit.
-// store(i, value) receives every element once.
+// RoundToFp8Blocks and RoundToNvfp4 (tensor/codec/activation.h) of x [n] by one block of Threads, bit for bit. Calls
+// store(i, value) once per element.
 template <int Threads, typename Store>
 __device__ __forceinline__ void RoundedRow(const float* x, int64_t n, ActivationDtype mode, const Store& store) {
   const int thread = threadIdx.x;

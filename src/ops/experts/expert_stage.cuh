@@ -1,5 +1,5 @@
-// What the kernels for one token (expert_one.cuh) and for a few (expert_few.cuh) share: the products of a stage of a
-// warp's ring, and what becomes of a row pair's sums.
+// Shared by the kernels for one token (expert_one.cuh) and for a few (expert_few.cuh): the products of a stage of a
+// warp's ring, and the store of a row pair's sums.
 #pragma once
 
 #include "ops/experts/expert_gemm.cuh"
@@ -12,9 +12,10 @@ __device__ __forceinline__ int BytesOfTile(bool beside) {
   return static_cast<int>(TileBytes(HasFormatBeside(F) && beside ? FormatBeside(F) : F));
 }
 
-// One token's or a chunk's columns (as Columns has them, a lane's 32 bytes of a tile in two halves at `low` and `high`,
-// tiles 128 bytes apart) times two tiles of format T of each stream, at `codes` and kStreamBytes behind. `wait` is
-// called when the columns are there: the tiles may not be yet.
+// Multiplies one token's or a chunk's columns with two tiles of format T of each stream. The columns have the form of
+// Columns: a lane's 32 bytes of a tile in two halves at `low` and `high`, tiles 128 bytes apart. The second stream's
+// tiles are kStreamBytes after `codes`. `wait` is called when the columns are loaded; the tiles may not be available
+// before.
 template <WeightFormat T, int kStreamBytes, typename Wait>
 __device__ __forceinline__ void MultiplyTwoTiles(uint32_t low_at, uint32_t high_at, uint32_t codes, uint32_t scales,
                                                  float (&sum)[2][1][4], const Wait& wait) {
@@ -38,7 +39,7 @@ __device__ __forceinline__ void MultiplyTwoTiles(uint32_t low_at, uint32_t high_
   for (int j = 0; j < 2; ++j) MultiplyTiles<T, 1, 1, false>(raw[j], columns[j], sum, no_scales, 0);
 }
 
-// A lane's row of a row pair: the warps' sums in order, 32 floats of each.
+// The sum of a lane's row of a row pair: the warps' sums in order, 32 floats of each.
 __device__ __forceinline__ float AddWarps(const float* from) {
   float sum = 0;
 #pragma unroll
@@ -46,8 +47,8 @@ __device__ __forceinline__ float AddWarps(const float* from) {
   return sum;
 }
 
-// The scaled sum of a lane's row, of the token and slot `pair`. Up: rows of gate are lanes 0 to 15, those of up beside
-// them 16 to 31; they become a hidden row, as two planes.
+// Stores the scaled sum of a lane's row for the token and choice `pair`. Up: lanes 0 to 15 have rows of gate, lanes 16
+// to 31 the same rows of up; they become a hidden row, as two planes.
 __device__ __forceinline__ void StoreRowPair(const GemmArgs& a, bool up, int pair, int row, int lane, float sum) {
   if (!up) {
     a.outputs[int64_t{pair} * a.n + 32 * row + lane] = sum;

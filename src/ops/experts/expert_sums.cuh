@@ -1,5 +1,5 @@
-// The sums of a team's warps, each of its part of K, in order: written to shared memory by all, added by one warp,
-// another one every turn, which makes of them what the launch is for.
+// Adds the sums of a team's warps, each over its part of K, in order. All warps write to shared memory; one warp, a
+// different one every turn, adds them and writes the launch's results.
 #pragma once
 
 #include "ops/experts/expert_rows.cuh"
@@ -8,7 +8,7 @@
 
 namespace dsv4::experts {
 
-// Whose sums they are.
+// The rows and columns that the sums belong to.
 struct SumsOf {
   int columns, begin, row;  // begin: of the columns' pairs
   float scale0, scale1;
@@ -17,10 +17,10 @@ struct SumsOf {
 template <class G>
 struct TeamSums {
   int turn = 0;       // blocks of eight columns summed so far
-  int due_turn = -1;  // that this warp has to add up
+  int due_turn = -1;  // the turn that this warp must add
   SumsOf due = {};
 
-  // The lane's sums of both streams; those of this warp's turn are due.
+  // Stores the lane's sums of both streams; in this warp's turn they become due.
   __device__ __forceinline__ void Store(const Team<G>& team, const float (&sum0)[4], const float (&sum1)[4],
                                         const SumsOf& of) {
     const int set = turn % 2, phase = turn / 2 % 2;
@@ -70,7 +70,7 @@ struct TeamSums {
   }
 
  private:
-  // Channel f of the pair's h; zeros behind the last one.
+  // Writes channel f of the pair's h; zeros after the last channel.
   __device__ __forceinline__ void WriteHidden(const GemmArgs& a, const Extent& e, int pair, int f, float gate,
                                               float up) const {
     const float h = f < a.n ? SwigluValue(gate, up, a.limit) * a.weights[pair] : 0.0f;

@@ -1,5 +1,5 @@
-// What the functions of ExpertGemmKernel (expert_gemm.cuh) share: its kinds, a thread's place and its team's shared
-// memory, the items that are its team's, and the requests for their weights, which run ahead.
+// Shared by the functions of ExpertGemmKernel (expert_gemm.cuh): its kinds, a thread's place and its team's shared
+// memory, the team's items, and the requests for their weights, which run ahead.
 #pragma once
 
 #include "device/barrier.cuh"
@@ -12,9 +12,9 @@ namespace dsv4::experts {
 
 inline constexpr int kColumnStride = 20;                // floats between columns of partial sums: no bank conflicts
 inline constexpr int kPartial = 2 * 8 * kColumnStride;  // one warp's sums: two row tiles, eight columns
-inline constexpr int kPartialFloats = 2 * kWarps * kPartial;  // two sets, used in turn
+inline constexpr int kPartialFloats = 2 * kWarps * kPartial;  // two sets, used alternately
 
-// Of the largest tiles; smaller ones lie in it side by side, too.
+// Has room for the largest tiles; smaller tiles are also stored one after the other.
 template <WeightFormat F>
 struct Ring {
   static constexpr int kTileBytes = static_cast<int>(TileBytes(FormatBeside(F)));
@@ -25,7 +25,7 @@ struct Ring {
   static constexpr int kStageBytes = 2 * kStreamBytes;
   static constexpr int kBytes = kWarps * kStages * kStageBytes;
 
-  // By one lane: `bytes` of each stream into the stage at `to`, which are then there at barrier `full`.
+  // Called by one lane: copies `bytes` of each stream into the stage at `to`; they complete at barrier `full`.
   static __device__ __forceinline__ void Copy(uint32_t to, uint32_t full, const uint8_t* from0, const uint8_t* from1,
                                               uint32_t bytes, uint64_t policy) {
     BarrierExpect(full, 2 * bytes);
@@ -34,9 +34,9 @@ struct Ring {
   }
 };
 
-// An instance of the kernel. Wide: chunks of up to two blocks of columns, else of one. Two teams in one block rather
-// than two blocks on a multiprocessor, of which two with an item more than others may share one; that matters where
-// blocks have few items.
+// An instance of the kernel. Wide: chunks of up to two blocks of columns, else of one. Two teams are in one block,
+// instead of two blocks on a multiprocessor, because two blocks with one item more than the others could share a
+// multiprocessor. That matters if blocks have few items.
 template <WeightFormat kFormat, int Planes, bool kIsUp, bool kIsWide, int Teams>
 struct GemmKind {
   using R = Ring<kFormat>;
@@ -45,7 +45,7 @@ struct GemmKind {
   static constexpr int kPlanes = Planes, kTeams = Teams, kThreads = kTeamThreads * Teams;
   static constexpr int kMaxBlocks = Wide ? 2 : 1, kTokens = BlockTokens(Planes);
   static constexpr bool kPair = Planes == 2;
-  static constexpr bool kKnows = Up && Teams == 2;  // that an expert may be known before the wait
+  static constexpr bool kKnows = Up && Teams == 2;  // an expert may be known before the wait
   static constexpr int kTerms = kPair ? 1 : Planes;
   static constexpr int kTeamBytes = R::kBytes + kPartialFloats * 4 + 256;
 };
@@ -60,7 +60,7 @@ struct Team {
   uint32_t ring, ring_full;       // of the warp: its stages, their barriers
   uint32_t sums_full, sums_free;  // of the team: barriers of the two sets of partial sums
 
-  // By way of shuffles: the same in all lanes.
+  // Through shuffles: uniform in all lanes.
   __device__ __forceinline__ explicit Team(uint8_t* shared) {
     team = G::kTeams == 1 ? 0 : __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kTeamThreads, 0);
     uint8_t* team_shared = shared + team * G::kTeamBytes;
@@ -89,7 +89,7 @@ struct Team {
   }
 };
 
-// Of the launch: chunks, rows; of the warp: tiles of K.
+// The launch's chunks and rows; the warp's tiles of K.
 struct Extent {
   int num_chunks, row_tiles, rows, k_tiles, k_begin, k_end;
 };
@@ -98,10 +98,10 @@ struct Extent {
 struct WorkList {
   Cursor item, rest;
   int num_items,
-      known_items;  // known_items: of an expert known beforehand; they come first, then those from `rest` on
+      known_items;  // known_items: of an expert known before the launch; first these, then the items from `rest`
 };
 
-// Items that all cost the same: equal numbers.
+// If all items cost the same: equal numbers.
 template <class G>
 __device__ __forceinline__ WorkList CutEqually(const GemmArgs& a, const Extent& e, int team) {
   WorkList work = {};
@@ -125,7 +125,7 @@ __device__ __forceinline__ WorkList CutEqually(const GemmArgs& a, const Extent& 
   return work;
 }
 
-// Others: equal costs.
+// Otherwise: equal costs.
 template <class G>
 __device__ __forceinline__ WorkList CutByCost(const GemmArgs& a, const Extent& e, int lane) {
   WorkList work = {};
@@ -148,7 +148,7 @@ __device__ __forceinline__ void Advance(Cursor& cursor, int& known, const WorkLi
   }
 }
 
-// A warp's requests for weights: by stage of its ring, over the ends of items.
+// A warp's requests for weights, by stage of its ring, across the ends of items.
 template <class G>
 struct Requests {
   using R = typename G::R;
@@ -160,9 +160,9 @@ struct Requests {
   const ChunkCache& cache;
   Cursor ahead;
   int items, known, k, stage = 0;
-  bool pointed = false;  // from0 and from1 are at item `ahead`
+  bool pointed = false;  // from0 and from1 point at item `ahead`
   const uint8_t *from0 = nullptr, *from1 = nullptr;
-  int tile_bytes = R::kTileBytes;  // of item `ahead`, where experts may have two formats
+  int tile_bytes = R::kTileBytes;  // of item `ahead`, if experts may have two formats
 
   __device__ __forceinline__ void PointAt(const uint8_t* codes0, const uint8_t* codes1, bool is_beside) {
     if constexpr (HasFormatBeside(G::F)) tile_bytes = is_beside ? R::kTileBytes : kTile;
@@ -198,7 +198,7 @@ struct Requests {
       if (!G::kKnows) Point();
     }
   }
-  // The next stage's.
+  // Requests the next stage.
   __device__ __forceinline__ void Next() {
     if (items == 0) return;
     Copy();

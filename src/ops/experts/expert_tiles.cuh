@@ -6,7 +6,7 @@
 
 namespace dsv4::experts {
 
-// Block scales of one row of tiles, of formats that have them beside their tiles.
+// The block scales of one row of tiles, for formats whose scales are in a separate array.
 template <WeightFormat F, bool kBeside = HasScalesBeside(F)>
 struct TileScales {
   __device__ __forceinline__ void Row(const uint8_t*, int, int) {}
@@ -19,7 +19,7 @@ struct TileScales<F, true> {
   }
 };
 
-// LoadTile by shared addresses that stay in registers: of the lane's 16 bytes of codes, of its scales.
+// LoadTile by shared addresses that stay in registers: the lane's 16 bytes of codes, and its scales.
 template <WeightFormat F>
 __device__ __forceinline__ LaneTile<F> LoadSharedTile(uint32_t codes, uint32_t scales) {
   LaneTile<F> raw;

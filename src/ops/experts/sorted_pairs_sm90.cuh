@@ -1,5 +1,4 @@
-// Pairs of a token and an expert in the order of their experts, and activations in that order: kernels of
-// experts_sm90.cu.
+// Pairs of a token and an expert, sorted by expert, and activations in that order: kernels of experts_sm90.cu.
 #pragma once
 
 #include "device/launch.cuh"
@@ -11,9 +10,9 @@ namespace {
 
 constexpr int kSortThreads = 1024;  // also the pairs of a sorting block, and the most experts
 
-// Up to 256 sorted rows of one expert, 128 with activations in two parts. Tiles are in classes by the width of the
-// instruction that they need, wide ones first; each class has its own kernel (one with all widths is too much for the
-// compiler's register allocation).
+// Up to 256 sorted rows of one expert, 128 if activations have two terms. Tiles are in classes by the width of the
+// instruction that they need, wide ones first. Each class has its own kernel, because one kernel with all widths is too
+// much for the compiler's register allocation.
 struct ExpertTile {
   int expert, row0, count;  // row0: a multiple of 8
 };
@@ -25,13 +24,13 @@ __host__ __device__ constexpr int Width(int c) {
 
 struct Totals {
   int rows;                   // of all groups
-  int begin;                  // of `tiles`: the group's first
-  int class_end[kNumWidths];  // likewise
+  int begin;                  // the group's first tile in `tiles`
+  int class_end[kNumWidths];  // ends of the classes in `tiles`
 };
 
-// Pairs in the order of their experts. An expert's rows begin at a multiple of 8; the rows between are no pair (-1).
+// Pairs sorted by expert. An expert's rows begin at a multiple of 8; the rows between are empty (-1).
 struct Sorted {
-  int* histogram;  // [sorting blocks, E]: pairs, then the first row of the block's pairs
+  int* histogram;  // [sorting blocks, E]: numbers of pairs, then the first row of the block's pairs
   Totals* totals;  // [groups of experts]
   ExpertTile* tiles;
   int* pair;      // [rows]
@@ -88,7 +87,7 @@ __device__ __forceinline__ int BlockBroadcastLast(int value, int* shared) {
   return value;
 }
 
-// One block, one thread an expert. group_of [num_experts]: the groups that they are multiplied in, or null: one group.
+// One block, one thread per expert. group_of [num_experts]: the groups in which they are multiplied; null: one group.
 __global__ void __launch_bounds__(kSortThreads)
     PlaceKernel(Sorted s, int num_blocks, int num_experts, int most_tokens, const int* group_of, int num_groups) {
   __shared__ int warp_sums[32];
@@ -156,7 +155,7 @@ __global__ void __launch_bounds__(kSortThreads)
   s.weight[row] = weights[pair];
 }
 
-// Rows of no pair become zeros; warps first, first + stride, ... take 32 rows each.
+// Clears the rows without a pair; warps first, first + stride, ... clear 32 rows each.
 __device__ __forceinline__ void ClearEmptyRows(const Sorted& s, uint8_t* out, int64_t first, int64_t stride,
                                                int columns, int row_blocks8) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -173,8 +172,8 @@ __device__ __forceinline__ void ClearEmptyRows(const Sorted& s, uint8_t* out, in
   }
 }
 
-// x as blocks of activations in sorted order: every x is read once and written to the rows of its token's pairs. A warp
-// takes 8 tokens x 64 columns.
+// Writes x as blocks of activations in sorted order: reads each x once and writes it to the rows of its token's pairs.
+// A warp has 8 tokens x 64 columns.
 template <bool kHalf>
 __global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, uint8_t* out, int num_tokens, int picked,
                                                     int d, int slabs, int parts, int row_blocks8, bool aligned) {
@@ -201,8 +200,9 @@ __global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, ui
   ClearEmptyRows(s, out, first, stride, slabs * parts, row_blocks8);
 }
 
-// The same from x as FP16 in blocks: a token's 128 bytes of a block go to the rows of its pairs, 16 bytes a lane, from
-// the swizzle of one row to that of another. A warp takes a block row of 8 tokens and kSpreadSlabs columns of blocks.
+// The same from x as FP16 in blocks: a token's 128 bytes of a block go to the rows of its pairs, 16 bytes per lane,
+// from the swizzle of one row to that of another. A warp has a block row of 8 tokens and kSpreadSlabs columns of
+// blocks.
 constexpr int kSpreadSlabs = 4;
 __global__ void __launch_bounds__(256) SpreadBlocksKernel(const uint8_t* x, Sorted s, uint8_t* out, int num_tokens,
                                                           int picked, int slabs, int row_blocks8) {

@@ -5,7 +5,7 @@
 // their rows, a warp the rows of one tile or two. The blocks send each other their halves (device/cluster.cuh). Then a
 // warp of each block prepares a token's whole head, another warp its index head, and each writes its own half. Other
 // blocks process the tokens' own rows and the compressors, which do not read the queries. The products and their order
-// are those of ops/linear (tile/warp_chunks.cuh); heads.cuh processes the heads.
+// are the same as in ops/linear (tile/warp_chunks.cuh); heads.cuh processes the heads.
 #include "device/cluster.cuh"
 #include "ops/q_prepare/expand.cuh"
 

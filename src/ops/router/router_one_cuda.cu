@@ -1,7 +1,7 @@
 // The router of one token or a few: linear and choice in one launch. Each block of a cluster has 16 experts and
 // requests all their weights before the wait. The blocks send the scores of token i to block i (device/cluster.cuh),
-// where one warp chooses. The products and their order are those of tile_linear_kernel.cuh, the choice is
-// RouterKernel's: the bits are the same.
+// where one warp chooses. The products and their order are the same as in tile_linear_kernel.cuh, and the choice is
+// RouterKernel's. So the bits are the same.
 #include "device/active_clusters.h"
 #include "device/cluster.cuh"
 #include "ops/idle_row.h"

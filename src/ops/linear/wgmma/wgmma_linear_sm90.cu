@@ -100,7 +100,7 @@ __device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int 
 
 enum class Output { kFloats, kBlocks, kQueries };
 
-// One thread copies the activations of a block's tiles. It waits for those that other warps convert.
+// One thread copies the activations of a block's tiles. It waits for the activations that other warps convert.
 template <int kN, int kParts, Output kOutput>
 __device__ __forceinline__ void CopyAllTokens(const GemmShared& s, const LinearParams& p, int num_tiles) {
   Ring<TokenStages(kN, kParts)> ring;
@@ -307,7 +307,8 @@ InputKind TakeKind(const ExecContext& ctx, const LinearArgs& a, int lead, bool (
   return kind;
 }
 
-// The number of tokens that are multiplied at once: all, or as many as the scratch memory holds converted inputs for.
+// The number of tokens that are multiplied at once: all, or the number whose converted inputs fit in the scratch
+// memory.
 int64_t PieceTokens(const ExecContext& ctx, const LinearArgs& a, const InputKind& kind) {
   const int64_t num_tokens = a.x.dim(0), slabs = CeilDiv(a.x.dim(1) / a.groups, kTileCols64);
   const int64_t token_bytes = a.groups * slabs * kind.numbers * 128;

@@ -50,8 +50,7 @@ void AddMatrix(const TileLinearMatrix& in, int64_t first_token, Params& p) {
 
 // Units of whole K need the least memory traffic and start-up; units of one segment spread best.
 int ChooseLogSplits(const ExecContext& ctx, const Params& p) {
-  constexpr int64_t kUnitSlabs = 3,
-                    kSplitSlabs = 2;  // costs, in slabs: per unit, per split
+  constexpr int64_t kUnitSlabs = 3, kSplitSlabs = 2;  // costs, in slabs: per unit, per split
   static_assert(kLevels == 3, "the levels of LogSegments' segments");
   const int64_t sms = ctx.gpu.multiprocessors;
   int best = 0;
