@@ -1,20 +1,20 @@
 // Products of packed weights with many activations, for Hopper: D[weight rows, tokens] = W[rows, K] X[tokens, K]^T.
 //
 // A block multiplies 128 weight rows with up to 256 tokens. Two warps copy weight tiles (src/ops/pack_weight) and
-// activations into rings of shared memory; two warpgroups decode 64 rows each into registers, exactly, and feed them to
+// activations into rings of shared memory. Two warpgroups decode 64 rows each into registers, exactly, and pass them to
 // wgmma as its A operand while the next 64 columns are decoded. Sums are float32, over K in one fixed order: a row's
 // bits do not depend on the number of tokens.
 //
-// Registers: the multiplying warps take 232 by setmaxnreg, the copying ones 40. The compiler plans with that only while
-// the roles are the two branches of one if, copying warps without a part return first, and nothing stands behind the
-// multiplying branch's loop over tiles. Otherwise it reports C7512 and waits after every wgmma.
+// Registers: the multiplying warps get 232 by setmaxnreg, the copying warps 40. The compiler uses these numbers only
+// under three conditions. The roles are the two branches of one if; copying warps without work return first; and no
+// code follows the loop over tiles in the multiplying branch. Otherwise it reports C7512 and waits after every wgmma.
 //
-// NVFP4 and FP8 codes times a power of two are exact in FP16, so their activations are FP16, too: 10 fraction bits, and
-// +-65504 beyond. MXFP4's scales and BF16 weights have BF16's range: there activations are BF16.
+// NVFP4 and FP8 codes times a power of two are exact in FP16, so their activations are also FP16: 10 fraction bits,
+// saturated at +-65504. MXFP4's scales and BF16 weights have BF16's range, so their activations are BF16.
 //
-// Activations lie in blocks (activation_blocks.cuh), so that any rows of one column block are one contiguous copy. In
-// two parts (the rest of the rounding is rounded, too) the column blocks of the second part lie behind those of the
-// first, c = 2 slab + part, and decoded weights multiply both.
+// Activations are in blocks (activation_blocks.cuh), so that any rows of one column block are one contiguous copy. With
+// two terms (the second is the rounded rest of the first) the column blocks of the terms alternate, c = 2 slab + part,
+// and decoded weights multiply both.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,29 +28,29 @@
 
 namespace dsv4::sm90 {
 
-// Whether weights and activations enter as FP16.
+// Whether weights and activations are FP16.
 template <WeightFormat kFormat>
 inline constexpr bool kHalf = IsHalf(kFormat);
 
 inline constexpr int kGemmThreads = 384;              // warpgroup 0 copies, 1 and 2 multiply
-inline constexpr int kMaxTokens = 256;                // of a block's tile
-inline constexpr int kRowTiles = 8;                   // of 16 rows, a block
-inline constexpr int kTokenBytes = kMaxTokens * 128;  // of a stage, at most
+inline constexpr int kMaxTokens = 256;                // tokens of a block's tile
+inline constexpr int kRowTiles = 8;                   // tiles of 16 rows per block
+inline constexpr int kTokenBytes = kMaxTokens * 128;  // bytes of a stage, at most
 inline constexpr int kStagingBytes = 32 * 1024;
 
-inline constexpr int kStages = 4;  // of the ring of weights
+inline constexpr int kStages = 4;  // stages of the ring of weights
 
-// Stages of the activations' ring, powers of two. A product holds two; the others must last as long as a copy takes.
+// Stages of the activations' ring, powers of two. A product uses two stages; the others must bridge the time of a copy.
 constexpr int TokenStages(int n, int parts) { return n * parts <= 128 && n > 64 ? 2 * kStages : kStages; }
 inline constexpr int kMostTokenStages = 2 * kStages;
 
-// Slabs (64 columns) of weights that are copied together: 1 to 2 KiB a row tile.
+// Slabs (64 columns) of weights that are copied together: 1 to 2 KiB per row tile.
 constexpr int ChunkSlabs(WeightFormat f) { return TileBytes(f) <= 1024 ? 2 : 1; }
 constexpr int ChunkTileBytes(WeightFormat f) { return ChunkSlabs(f) * static_cast<int>(TileBytes(f)); }
 constexpr int ChunkBytes(WeightFormat f) { return kRowTiles * ChunkTileBytes(f); }
 
-// Tiles of few tokens: decoding is all the work, and a warp alone decodes at the pace at which one instruction's result
-// is the next one's input. Two blocks on a multiprocessor, twice as many warps, then take half the time.
+// Tiles of few tokens: decoding is most of the work, and one warp decodes at the latency of dependent instructions. Two
+// blocks on a multiprocessor, with twice as many warps, take half the time.
 constexpr bool IsSmall(int n) { return n <= 64; }
 constexpr int TokenStageBytes(int n, int parts) {
   return IsSmall(n) ? n * parts * 128 : kStages * kTokenBytes / TokenStages(n, parts);
@@ -65,7 +65,7 @@ constexpr int BlocksOfSm(WeightFormat f, int n, int parts) {
 
 struct GemmShared {
   uint32_t tokens, weights, staging;
-  uint32_t token_full, token_empty, weight_full, weight_empty;  // barriers, one a stage
+  uint32_t token_full, token_empty, weight_full, weight_empty;  // barriers, one per stage
   uint8_t* staging_memory;
 };
 
@@ -92,7 +92,7 @@ __device__ __forceinline__ void InitBarriers(const GemmShared& s) {
     }
     for (int i = 0; i < kStages; ++i) {
       BarrierInit(s.weight_full + 8 * i, 1);
-      BarrierInit(s.weight_empty + 8 * i, 256);  // their threads: each has read
+      BarrierInit(s.weight_empty + 8 * i, 256);  // their threads, after each has read
     }
     BarrierInitFence();
   }
@@ -105,11 +105,11 @@ struct GemmMatrix {
   const float* scales;  // FP8
   float* y;             // of the first token
   float factor;
-  int n, y_stride;  // rows of a group, of all groups
-  int first_step;   // of its steps of kRowTiles row tiles
+  int n, y_stride;  // rows of a group; rows of all groups
+  int first_step;   // its first step of kRowTiles row tiles
 };
 
-// A place in a ring: counts the stages passed.
+// A place in a ring: the number of stages passed.
 template <uint32_t kCount = kStages>
 struct Ring {
   uint32_t count = 0;
@@ -117,14 +117,14 @@ struct Ring {
   __device__ __forceinline__ uint32_t parity() const { return count / kCount % 2; }
 };
 
-// Where a warp of a multiplying warpgroup is in both rings.
+// The place of a multiplying warp in both rings.
 template <uint32_t kTokenStages>
 struct Position {
   Ring<kTokenStages> tokens;
   Ring<> weights;
 };
 
-// One warp: the weights of one tile. `row_tile`: lane i < 8's row tile (null: behind the end, left as it is).
+// One warp copies the weights of one tile. `row_tile`: lane i < 8's row tile (null: past the end, not copied).
 template <WeightFormat kFormat>
 __device__ __forceinline__ void CopyWeights(const GemmShared& s, Ring<>& ring, const uint8_t* row_tile, int num_slabs) {
   constexpr uint32_t kTile = TileBytes(kFormat);
@@ -144,7 +144,8 @@ __device__ __forceinline__ void CopyWeights(const GemmShared& s, Ring<>& ring, c
   }
 }
 
-// One thread: the activations of one tile. Both parts share a stage: two parts are for tiles of up to 128 tokens.
+// One thread copies the activations of one tile. Both terms share a stage, because two terms are for tiles of up to 128
+// tokens.
 template <int kParts, int kStageBytes, uint32_t kCount>
 __device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring<kCount>& ring, const uint8_t* tokens,
                                            uint32_t bytes, int64_t stride, int num_slabs) {
@@ -160,15 +161,15 @@ __device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring<kCount>& ri
 }
 
 // ---- FP8's float32 scales, one for 16 rows x 128 columns ----
-// A power of two in [2^-22, 1] (or 0) goes into the decode, exactly. Otherwise the sums are kept in units of the
-// current scale: whenever it changes they are multiplied with old / new, in float32.
+// A scale that is a power of two in [2^-22, 1] (or 0) is applied exactly by the decoder. Otherwise the sums are kept in
+// units of the current scale: when the scale changes, they are multiplied by old / new, in float32.
 
 __device__ __forceinline__ bool FoldsExactly(float scale) {
   const uint32_t bits = __float_as_uint(scale);
   return bits == 0 || ((bits & 0x7FFFFFu) == 0 && bits >= (105u << 23) && bits <= (127u << 23));
 }
 
-// Scale * 2^15 as an FP16 pair, for a scale that folds: decoded weights are 2^7 of their value then.
+// Scale * 2^15 as an FP16 pair, for a scale with FoldsExactly: decoded weights are then 2^7 times their value.
 __device__ __forceinline__ uint32_t FoldedScale(float scale) {
   const uint32_t bits = __float_as_uint(scale) >> 23;
   return bits == 0 ? 0 : ((bits - 97u) << 10) * 0x00010001u;
@@ -178,7 +179,7 @@ struct Fp8Scales {
   const float* row[2] = {};  // scales of the rows g and g + 8; null: not FP8
 };
 
-// Whether all scales of a warpgroup's tile fold. Called by all its threads.
+// Whether FoldsExactly holds for all scales of a warpgroup's tile. Called by all its threads.
 __device__ __forceinline__ bool AllFold(const Fp8Scales& scales, int num_slabs, int barrier) {
   bool odd = false;
   for (int i = static_cast<int>(threadIdx.x % 32); i < (num_slabs + 1) / 2; i += 32) {
@@ -188,7 +189,7 @@ __device__ __forceinline__ bool AllFold(const Fp8Scales& scales, int num_slabs, 
   return !NamedBarrierOr(barrier, 128, odd);
 }
 
-// Keeps reads of the sums behind the wait in front of this.
+// Keeps reads of the sums after the wait that precedes this call.
 template <int kCount>
 __device__ __forceinline__ void HoldSums(float (&r)[kCount]) {
 #pragma unroll
@@ -201,9 +202,9 @@ __device__ __forceinline__ void Clear(float (&r)[kCount]) {
   for (int i = 0; i < kCount; ++i) r[i] = 0;
 }
 
-// How a slab's weights are scaled, `next`: of its rows g and g + 8. fold: what the decode multiplies with; ratio: the
-// sums, with kRescale; unit: what the sums are in units of, then. `changes`: the slab may have another scale than the
-// one before.
+// Computes how a slab's weights are scaled. `next`: the scales of its rows g and g + 8. fold: the factor of the
+// decoder. With kRescale, ratio: the factor of the sums; unit: the unit of the sums. `changes`: the scale may differ
+// from the previous slab's.
 template <bool kRescale>
 __device__ __forceinline__ void FoldScales(const float (&next)[2], bool changes, uint32_t (&fold)[2], float (&ratio)[2],
                                            float (&unit)[2]) {
@@ -221,7 +222,7 @@ __device__ __forceinline__ void FoldScales(const float (&next)[2], bool changes,
   }
 }
 
-// acc = sum over the tile's slabs, to be multiplied with unit[0] (rows g) and unit[1] (rows g + 8).
+// acc = sum over the tile's slabs; the caller multiplies it by unit[0] (rows g) and unit[1] (rows g + 8).
 template <WeightFormat kFormat, int kN, int kParts, bool kPaired, bool kRescale>
 __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<TokenStages(kN, kParts)>& at,
                                               const WarpRows& rows, const Fp8Scales& scales, int num_slabs,
@@ -244,7 +245,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
       }
     }
   };
-  // `kOdd`: whether the slab is, for a chunk of two.
+  // `kOdd`: whether the slab is odd, for chunks of two.
   const auto load = [&]<int kOdd>() {
     if (kOdd == 0 || kChunk == 1) BarrierWaitOrTrap(s.weight_full + 8 * at.weights.stage(), at.weights.parity());
     const uint32_t in_chunk = kChunk == 1 ? 0 : kOdd * static_cast<uint32_t>(TileBytes(kFormat));
@@ -281,8 +282,8 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
     __syncwarp();
     if (lane == 0) BarrierArrive(s.token_empty + 8 * ((at.tokens.count - stages_ago) % TokenStages(kN, kParts)));
   };
-  // The products of one slab start; the next slab is loaded, and decoded once the registers of the slab before are
-  // free.
+  // Starts the products of one slab and loads the next slab, which it decodes when the registers of the previous slab
+  // are free.
   const auto step = [&]<int kOdd>(int slab, uint32_t(&now)[16], uint32_t(&next)[16]) {
     const bool more = slab + 1 < num_slabs;
     multiply.template operator()<kOdd>(slab, now);
@@ -321,7 +322,7 @@ __device__ __forceinline__ void MultiplyTile(const GemmShared& s, Position<Token
   MultiplySlabs<kFormat, kN, kParts, kPaired, false>(s, at, rows, scales, num_slabs, acc, unit);
 }
 
-// What remains of a format's scaling at the end.
+// The factor of a format that is applied at the end.
 template <WeightFormat kFormat>
 __device__ __forceinline__ float FormatScale() {
   return WgmmaFactor(kFormat);
@@ -333,8 +334,8 @@ __device__ __forceinline__ void StoreIf(bool wanted, float* p, float v) {
                : "memory");
 }
 
-// A warp's 16 rows of the sums, times scale[0] (rows g) and scale[1] (rows g + 8), for tokens < num_tokens: row r of
-// token i goes to row(i)[r] where first_row <= r < end_row; row may be null. Neighbouring lanes swap halves first, so
+// Stores a warp's 16 rows of the sums, times scale[0] (rows g) and scale[1] (rows g + 8), for tokens < num_tokens: row
+// r of token i goes to row(i)[r] if first_row <= r < end_row; row may be null. Neighbouring lanes swap halves first, so
 // that one store of the warp writes 64 contiguous bytes of 2 tokens, not 32 of 4.
 template <int kN, typename Row>
 __device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const float (&scale)[2], int num_tokens,
@@ -359,7 +360,7 @@ __device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const floa
   }
 }
 
-// The same for a tile that lies inside as a whole, in fewer instructions: token i's 16 rows of this warp go to y + i *
+// The same for a tile that is wholly inside, in fewer instructions: token i's 16 rows of this warp go to y + i *
 // stride.
 template <int kN>
 __device__ __forceinline__ void StoreAllSums(const float (&acc)[kN / 2], const float (&scale)[2], float* y,
@@ -381,17 +382,17 @@ __device__ __forceinline__ void StoreAllSums(const float (&acc)[kN / 2], const f
   }
 }
 
-// What rounding leaves of an activation: its second part. Nothing of infinities, NaNs and what BF16 has no number for.
+// The rounding error of an activation, its second term. 0 for infinities, NaNs and values outside BF16's range.
 template <bool kHalf>
 __device__ __forceinline__ float InputRest(float x) {
   if constexpr (kHalf) return fabsf(x) <= 65504.0f ? x - __half2float(__float2half_rn(x)) : 0.0f;
   return fabsf(x) < 0x1p127f ? x - __bfloat162float(__float2bfloat16_rn(x)) : 0.0f;
 }
 
-// 16 activations of a row as they lie in a block: two chunks of 16 bytes. A step's two chunks are 32 bytes of memory,
-// which one store writes when neighbouring lanes have swapped: even lanes have the first chunks of their step and of
-// the next, odd ones the second chunks of the step before and of theirs. Halves of 32 bytes would each cost as much as
-// the whole.
+// 16 activations of a row in the form of a block: two chunks of 16 bytes. A step's two chunks are 32 bytes of memory.
+// One store writes them if neighbouring lanes have swapped: even lanes have the first chunks of their own step and the
+// next, odd lanes the second chunks of the previous step and their own. A half of 32 bytes would cost as much as all
+// 32.
 struct PackedBlockValues {
   uint4 v[2];
   __device__ __forceinline__ void Store(uint8_t* block, int r) const {
@@ -406,7 +407,7 @@ struct PackedBlockValues {
 struct BlockValues {
   float4 v[4];
 
-  // `x`: the lane's row at the block's first column (null: zeros), `columns` of it exist.
+  // `x`: the lane's row at the block's first column (null: zeros); the row has `columns` of the block's columns.
   __device__ __forceinline__ void Load(const float* x, int columns, bool aligned) {
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
@@ -422,7 +423,7 @@ struct BlockValues {
       }
     }
   }
-  // By all lanes of a row.
+  // Called by all lanes of a row.
   template <bool kHalf>
   __device__ __forceinline__ PackedBlockValues Packed() const {
     uint32_t low[4], high[4];
@@ -440,12 +441,12 @@ struct BlockValues {
     return {
         {make_uint4(first[0], first[1], first[2], first[3]), make_uint4(second[0], second[1], second[2], second[3])}};
   }
-  // As row r of `block`; by all lanes of the row.
+  // Stores row r of `block`; called by all lanes of the row.
   template <bool kHalf>
   __device__ __forceinline__ void Store(uint8_t* block, int r) const {
     Packed<kHalf>().Store(block, r);
   }
-  // What rounding leaves.
+  // Keeps only the rounding errors.
   template <bool kHalf>
   __device__ __forceinline__ void KeepRest() {
 #pragma unroll
@@ -455,7 +456,8 @@ struct BlockValues {
   }
 };
 
-// A warp's stores before this are seen by bulk copies that another block starts after WaitForCount has seen the count.
+// The warp's stores before this call are visible to bulk copies that another block starts after WaitForCount has seen
+// the count.
 __device__ __forceinline__ void SignalCount(int* count) {
   __threadfence();
   asm volatile("fence.proxy.async;" ::: "memory");

@@ -1,4 +1,4 @@
-// The small arithmetic of one token's mHC mixes on a GPU; mix.h is the CPU's.
+// The arithmetic of one token's mixes on a GPU; mix.h is for the CPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,8 +9,8 @@ namespace dsv4::hc {
 
 __device__ __forceinline__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// 1 / x of a normal x > 0 within 2^-23.9 of it (every x in [0.5, 2) tried): a first guess from the exponent, within 13
-// %, cubed away twice. Four at a time take less time than the special function unit would.
+// 1 / x of a normal x > 0 within 2^-23.9 (every x in [0.5, 2) was tested): a first guess from the exponent, within 13
+// %, then two cubic iterations. Four at a time take less time than in the special function unit.
 __device__ __forceinline__ float Reciprocal(float x) {
   float y = __uint_as_float(0x7EF311C3u - __float_as_uint(x));
 #pragma unroll
@@ -21,8 +21,8 @@ __device__ __forceinline__ float Reciprocal(float x) {
   return y;
 }
 
-// comb = A scaled by rows and columns: A[j, k] / (row[j] * column[k]). Dividing by (sum + eps) multiplies a factor by
-// its sum + eps, which needs A and the factors only: row'[j] = sum_k A[j, k] / column[k] + eps * row[j].
+// comb = A scaled by rows and columns: A[j, k] / (row[j] * column[k]). A division by (sum + eps) multiplies a factor by
+// its sum + eps, which needs only A and the factors: row'[j] = sum_k A[j, k] / column[k] + eps * row[j].
 // One thread; A [H, H] (source, destination) holds logits and becomes comb.
 template <int kStreams>
 __device__ __forceinline__ void SinkhornInRegisters(float (&a)[kStreams][kStreams], int iters, float eps) {

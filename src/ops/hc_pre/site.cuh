@@ -1,12 +1,13 @@
-// The kernels of one mHC site (hc_pre.h, hc_post.h, hc_head.h, hc_bridge.h).
+// The kernels of one bridge ("site" in code; hc_pre.h, hc_post.h, hc_head.h, hc_bridge.h).
 //
 //   DotsKernel   streams = post * y + comb * streams (with kPost), and per block of columns the products of the streams
 //                with the rows of `fn` and the sum of squares
-//   MixKernel    (site_mix.cuh) adds the blocks' products in order, makes the mixes, sums the streams and norms the sum
+//   MixKernel    (site_mix.cuh) adds the blocks' products in order, computes the mixes, sums the streams and norms the
+//                sum
 //
 // A block of DotsKernel owns columns [d0, d0 + width) of all streams, width = 128 / H rounded down to a multiple of 4.
-// Sums: four columns in a lane, lanes by a butterfly, 16 runs of column blocks in order, the runs by a butterfly. None
-// of it depends on T.
+// Order of the sums: four columns in a lane, lanes by a butterfly, 16 runs of column blocks in order, the runs by a
+// butterfly. The order does not depend on T.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,12 +21,12 @@
 
 namespace dsv4::hc {
 
-// Everything that the two kernels read and write; device pointers.
+// The data that the two kernels read and write; device pointers.
 struct Site {
-  float* streams = nullptr;            // [T, H, D]; written when y is there
-  const float* y = nullptr;            // [T, D] of the site before this one, or null
-  int slots = 1;                       // more: y is [T, slots, D], the sum over them
-  const float* post_in = nullptr;      // [T, H] of the site before
+  float* streams = nullptr;            // [T, H, D]; written if y is set
+  const float* y = nullptr;            // [T, D] of the previous bridge, or null
+  int slots = 1;                       // more than 1: y is [T, slots, D], summed over the slots
+  const float* post_in = nullptr;      // [T, H] of the previous bridge
   const float* comb_in = nullptr;      // [T, H, H]
   const void* fn = nullptr;            // [N, H*D]
   const float* base = nullptr;         // [N]
@@ -34,8 +35,8 @@ struct Site {
   float* x = nullptr;                  // [T, D]
   float* post = nullptr;               // [T, H]; null: a head, which has pre only
   float* comb = nullptr;               // [T, H, H]
-  uint8_t* x_blocks = nullptr;         // x besides, of all tokens (activation_blocks.cuh); prefill only
-  int64_t first_token = 0;             // of these T
+  uint8_t* x_blocks = nullptr;         // also x in blocks, of all tokens (activation_blocks.cuh); prefill only
+  int64_t first_token = 0;             // of these T tokens
   int row_blocks8 = 0;                 // of all tokens
   float* partial = nullptr;            // [T, blocks, Np]
   int num_streams = 0, d = 0, num_mixes = 0, iters = 0;
@@ -43,9 +44,9 @@ struct Site {
   int64_t num_tokens = 0;
   float eps = 0, site_norm_eps = 0, x_norm_eps = 0;
   bool bf16 = false;        // of fn
-  bool vector = false;      // rows of four can be read at once everywhere
-  bool sums_ranks = false;  // y is a rank's part
-  bool pushed = false;      // and on its way to the others
+  bool vector = false;      // all arrays allow reads of four columns at once
+  bool sums_ranks = false;  // y is a rank's partial
+  bool pushed = false;      // and already sent to the others
   int64_t exchange_site = 0;
 
   __host__ __device__ int width() const { return block_columns > 0 ? block_columns : 128 / num_streams / 4 * 4; }
@@ -96,7 +97,7 @@ __device__ __forceinline__ void StoreFour(float* p, const Four& f, int count, bo
   }
 }
 
-// Sums 32 values over the lanes of a warp: lane i gets the sum of v[i]. The same tree as WarpSum's.
+// Sums 32 values over the lanes of a warp: lane i gets the sum of v[i]. The same tree as in WarpSum.
 template <int kOffset = 16>
 __device__ __forceinline__ float TransposeSum(float (&v)[32]) {
   const bool high = threadIdx.x & kOffset;
@@ -130,9 +131,9 @@ constexpr int kMaxSlots = 8;
 
 constexpr int kDotsThreads = 256, kDotsWarps = kDotsThreads / 32;
 constexpr int kRowsPerWarp = 3;  // rows of fn that a warp holds: 24 in all
-constexpr int kGroup = 8;        // tokens whose sums are made together
+constexpr int kGroup = 8;        // tokens whose sums are computed together
 
-// One column of the streams after a site: new[k] = post[k] * y + sum_j comb[j, k] * old[j], as hc_post does it.
+// One column of the streams after a bridge: new[k] = post[k] * y + sum_j comb[j, k] * old[j], as in hc_post.
 template <int kStreams>
 __device__ __forceinline__ void MixColumn(const float* post, const float* comb, float y, const float* old, float* out,
                                           int h) {
@@ -150,7 +151,7 @@ __device__ __forceinline__ void MixColumn(const float* post, const float* comb, 
   }
 }
 
-// Four columns of a token's streams after a site, of which `columns` are there; `mixes`: post and comb.
+// Four columns of a token's streams after a bridge; only `columns` of them exist. `mixes`: post and comb.
 template <int kStreams, int kMost>
 __device__ __forceinline__ void MixFour(const float* mixes, const Four& y, const Four (&old)[kMost], int columns, int h,
                                         Four (&mixed)[kMost]) {
@@ -165,8 +166,8 @@ __device__ __forceinline__ void MixFour(const float* mixes, const Four& y, const
   }
 }
 
-// The products of a group's tokens with a warp's rows of fn, and the warp's token's sum of squares: lane
-// kGroup row + token has the sum over the block's columns, lane kRowsPerWarp * kGroup the squares'. `has`: the lane has
+// The products of a group's tokens with a warp's rows of fn, and the sum of squares of the warp's token. Lane kGroup
+// row + token has the sum over the block's columns, lane kRowsPerWarp * kGroup the squares'. `has`: the lane has
 // columns.
 __device__ __forceinline__ float GroupSums(const Four (&tile)[kGroup][32], const Four (&w)[kRowsPerWarp], int count,
                                            bool has, int warp, int lane) {
@@ -198,7 +199,7 @@ __device__ __forceinline__ float GroupSums(const Four (&tile)[kGroup][32], const
 template <int kStreams, typename Weight, bool kPost>
 __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tokens_per_block) {
   constexpr int kMost = kStreams > 0 ? kStreams : static_cast<int>(kMaxStreams);
-  __shared__ Four tile[kGroup][32];  // the block's columns of a group of tokens: lane order
+  __shared__ Four tile[kGroup][32];  // the block's columns of a group of tokens, in lane order
   __shared__ float mixes[kGroup][kMost + kMost * kMost];
   const int h = kStreams > 0 ? kStreams : s.num_streams;
   const int width = kStreams > 0 ? 128 / kStreams / 4 * 4 : s.width(), quads = width / 4;
@@ -225,7 +226,7 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
 
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * tokens_per_block;
   const int64_t end = min(begin + tokens_per_block, s.num_tokens);
-  // With kPost a thread mixes four columns of one token; what it reads for the next group is on its way meanwhile.
+  // With kPost a thread mixes four columns of one token, while its reads for the next group are in flight.
   const int per_token = h + h * h, own_token = static_cast<int>(threadIdx.x) / quads,
             quad = static_cast<int>(threadIdx.x) % quads;
   [[maybe_unused]] Four y, old[kMost];
@@ -294,13 +295,13 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
         out[warp * out_stride + s.num_mixes] = sum;
       }
     }
-    __syncthreads();  // `tile` and `mixes` are written again
+    __syncthreads();  // before `tile` and `mixes` are written again
   }
 }
 
 inline bool Aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
-// Runs both kernels for every token, in as many parts as the scratch memory asks for.
+// Runs both kernels for all tokens, in parts if the scratch memory requires it.
 void RunSite(const ExecContext& ctx, Site site);
 
 }  // namespace dsv4::hc

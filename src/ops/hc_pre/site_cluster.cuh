@@ -1,7 +1,8 @@
-// One mHC site for few tokens as one kernel: a cluster of 16 blocks takes a token, a warp a block of 32 columns of its
-// four streams. The weights of fn are in registers before the kernel waits for the one in front of it. Blocks send each
-// other their sums as messages (device/cluster.cuh): a barrier of the cluster would wait for all stores in front of it.
-// The arithmetic and its order are those of DotsKernel and MixKernel (site.cuh, site_mix.cuh): the bits are the same.
+// One bridge for few tokens as one kernel: a cluster of 16 blocks processes a token, a warp one block of 32 columns of
+// its four streams. The weights of fn are in registers before the kernel waits for the previous one. Blocks send each
+// other their sums as messages (device/cluster.cuh), because a barrier of the cluster would wait for all earlier
+// stores. The arithmetic and its order are the same as in DotsKernel and MixKernel (site.cuh, site_mix.cuh), so the
+// bits are the same.
 #pragma once
 
 #include "device/cluster.cuh"
@@ -13,7 +14,7 @@ namespace dsv4::hc {
 constexpr int kClusterBlocks = 16;
 constexpr int kClusterMixes = 24;
 
-// What the sum over kRanks ranks needs.
+// The data for the sum over kRanks ranks.
 template <int kRanks>
 struct RankSum {
   ExchangeMemory memory;
@@ -22,9 +23,9 @@ struct RankSum {
 template <>
 struct RankSum<1> {};
 
-// y of four columns from `element` on: this rank's part becomes the sum. A warp calls it together; of the four lanes
-// with the same columns the first two send a pair each, beside their neighbours': whole sectors travel. Columns of few
-// tokens are sent by blocks that run together (exchange.cuh: why nobody waits for ever).
+// Sends this rank's partial of y, four columns from `element`. The whole warp calls it. The first two of the four lanes
+// with the same columns send one pair each, next to their neighbours' pairs, so that whole sectors travel. Blocks that
+// run together send the columns of few tokens (exchange.cuh explains why no wait is endless).
 template <int kRanks>
 __device__ __forceinline__ void Send(const RankSum<kRanks>& ranks, uint32_t tag, int64_t element, const Four& y,
                                      int of_four) {
@@ -48,7 +49,7 @@ __device__ __forceinline__ void AddOthers(const RankSum<kRanks>& ranks, uint32_t
   }
 }
 
-// The warps' sums of a block, four by four, to every block of the cluster; by 8 kClusterBlocks threads.
+// Sends the warps' sums of a block, four by four, to every block of the cluster; by 8 kClusterBlocks threads.
 template <int kRun>
 __device__ __forceinline__ void SendSums(const float (&part)[kRun][32], float (&to)[32], gpu::ClusterBarrier& at) {
   const int quad = static_cast<int>(threadIdx.x) % 8;
@@ -63,7 +64,8 @@ __device__ __forceinline__ void SendSums(const float (&part)[kRun][32], float (&
             at, static_cast<int>(threadIdx.x) / 8);
 }
 
-// The lane's columns of the streams, which are in the lanes 8 apart, times pre, which is in lanes 0 to 3 of `mix`.
+// The sum of the streams times pre in the lane's columns. The streams are in lanes 8 apart, pre in lanes 0 to 3 of
+// `mix`.
 __device__ __forceinline__ float4 SumOfStreams(const Four& x, float mix, int lane) {
   float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -78,7 +80,7 @@ __device__ __forceinline__ float4 SumOfStreams(const Four& x, float mix, int lan
   return sum;
 }
 
-// kRun warps with columns, D = 512 kRun, and one warp for Sinkhorn. grid (16 T). kRanks > 1: y is one rank's part.
+// kRun warps with columns, D = 512 kRun, and one warp for Sinkhorn. grid (16 T). kRanks > 1: y is one rank's partial.
 template <typename Weight, bool kPost, int kRun, int kRanks>
 __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (kRun + 1))
     ClusterSiteKernel(const Site s, const RankSum<kRanks> ranks) {
@@ -100,7 +102,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
     at_parts.Expect(sizeof cluster_part), at_squares.Expect(sizeof cluster_square);
   }
   __syncwarp();
-  // "I run": nothing may be sent to a block before it has begun.
+  // "I run": no block may send to another before that one has begun.
   ClusterArriveRelaxed();
 
   Four w[kMixes], norm;
@@ -173,8 +175,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
   __syncthreads();
   static_assert(kRun >= 4);
   if (threadIdx.x < 8 * kClusterBlocks) SendSums(part, cluster_part[rank], at_parts);
-  at_parts.Wait(0);  // every block has read `post` and `comb` of the site before
-  // Every warp makes the mixes it needs: lane n mix n.
+  at_parts.Wait(0);  // every block has read `post` and `comb` of the previous bridge
+  // Every warp computes the mixes that it needs: lane n has mix n.
   const float product = lane <= kMixes ? SixteenSum(&cluster_part[0][lane], 32) : 0.0f;
   const float square = __shfl_sync(0xFFFFFFFFu, product, kMixes);
   const float mix = lane < kMixes ? MixOf(s, mix_weights, lane, kStreams, product, square) : 0.0f;

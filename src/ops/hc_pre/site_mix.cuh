@@ -1,4 +1,4 @@
-// MixKernel (site.cuh), and the mixes of a token as the other kernels of a site make them.
+// MixKernel (site.cuh), and a token's mixes, which the other kernels of a bridge also compute.
 #pragma once
 
 #include "ops/block_reduce.cuh"
@@ -7,7 +7,7 @@
 
 namespace dsv4::hc {
 
-// What the model says of mix n; weights, which may be read before the wait.
+// The model's constants of mix n. They are weights, so they may be read before the wait.
 struct MixWeights {
   float scale, base;
   __device__ __forceinline__ MixWeights(const Site& s, int n, int h)
@@ -24,16 +24,16 @@ __device__ __forceinline__ float MixOf(const Site& s, const MixWeights& w, int n
   return n < h ? Sigmoid(logit) + s.eps : n < 2 * h ? 2.0f * Sigmoid(logit) : logit;
 }
 
-constexpr int kMixThreads = 512, kMixWarps = kMixThreads / 32;  // and one more warp, for Sinkhorn
+constexpr int kMixThreads = 512, kMixWarps = kMixThreads / 32;  // without the extra warp for Sinkhorn
 
-// Of a multiprocessor.
+// Threads of a multiprocessor.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
 inline constexpr int kMostThreads = 1536;
 #else
 inline constexpr int kMostThreads = 2048;
 #endif
 
-// A token's post and comb by a warp whose lane n has mix n.
+// Stores a token's post and comb, by a warp whose lane n has mix n.
 template <int kStreams>
 __device__ __forceinline__ void StorePostAndComb(const Site& s, int64_t t, int lane, float mix) {
   if (lane >= kStreams && lane < 2 * kStreams) s.post[t * kStreams + lane - kStreams] = mix;
@@ -48,7 +48,8 @@ __device__ __forceinline__ void StorePostAndComb(const Site& s, int64_t t, int l
   }
 }
 
-// 1 / RMS of x, of whose squares a thread has `square`. Named barrier 1: the Sinkhorn warp is not waited for.
+// 1 / RMS of x; each thread has the part `square` of its squares. Named barrier 1, so that the Sinkhorn warp is not
+// waited for.
 __device__ __forceinline__ float NormScale(const Site& s, float square, float (&square_part)[kMixWarps]) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   square = WarpSum(square);
@@ -57,7 +58,8 @@ __device__ __forceinline__ float NormScale(const Site& s, float square, float (&
   return rsqrtf(WarpSum(lane < kMixWarps ? square_part[lane] : 0.0f) / static_cast<float>(s.d) + s.x_norm_eps);
 }
 
-// 1 / RMS of x from the squares of its blocks of 32 columns. Named barrier 1: the Sinkhorn warp is not waited for.
+// 1 / RMS of x from the squares of its blocks of 32 columns. Named barrier 1, so that the Sinkhorn warp is not waited
+// for.
 __device__ __forceinline__ float NormScaleOfBlocks(const Site& s, const float* block_square, int lane) {
   asm volatile("bar.sync 1, %0;" ::"n"(kMixThreads) : "memory");
   const int x_blocks = (s.d + 31) / 32, x_run = (x_blocks + kMixWarps - 1) / kMixWarps;
@@ -68,7 +70,7 @@ __device__ __forceinline__ float NormScaleOfBlocks(const Site& s, const float* b
   return rsqrtf(WarpSum(square) / static_cast<float>(s.d) + s.x_norm_eps);
 }
 
-// Any H: a token's mixes by the block, of which pre and the logits of comb go to shared memory.
+// Any H: computes a token's mixes by the block; pre and the logits of comb go to shared memory.
 template <int kPitch>
 __device__ __forceinline__ void MakeMixes(const Site& s, int64_t t, int h, const float* part, float* pre,
                                           float* logits) {
@@ -79,7 +81,7 @@ __device__ __forceinline__ void MakeMixes(const Site& s, int64_t t, int h, const
   }
 }
 
-// A thread's columns of all streams, four of each of its groups.
+// Loads a thread's columns of all streams, four of each of its groups.
 template <int kGroups, int kMost>
 __device__ __forceinline__ void LoadOwn(const float* streams, int d, float4 (&own)[kGroups][kMost]) {
 #pragma unroll
@@ -92,7 +94,7 @@ __device__ __forceinline__ void LoadOwn(const float* streams, int d, float4 (&ow
   }
 }
 
-// A thread's columns of the norm's weights, four of each of its groups.
+// Loads a thread's columns of the norm's weights, four of each of its groups.
 template <int kGroups>
 __device__ __forceinline__ void LoadNorm(const float* norm, int d, float4 (&weight)[kGroups]) {
 #pragma unroll
@@ -102,8 +104,8 @@ __device__ __forceinline__ void LoadNorm(const float* norm, int d, float4 (&weig
   }
 }
 
-// One block a token. kGroups > 0: H = 4, D <= 2048 kGroups, everything aligned. kEarly: the streams are read while the
-// products are added up, which takes registers, so that fewer blocks share a multiprocessor.
+// One block per token. kGroups > 0: H = 4, D <= 2048 kGroups, everything aligned. kEarly: the streams are read while
+// the products are added. That takes registers, so that fewer blocks share a multiprocessor.
 template <int kStreams, int kGroups, bool kEarly = true>
 __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : kMostThreads / (kMixThreads + 32))
     MixKernel(const Site s) {
@@ -141,7 +143,7 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : kMostThreads / 
   __syncthreads();
   static_assert(kMixWarps == 16);
   constexpr int kPitch = sizeof(part[0]) / sizeof(float);
-  if constexpr (kStreams > 0) {  // every warp makes the mixes it needs: lane n mix n
+  if constexpr (kStreams > 0) {  // every warp computes the mixes that it needs: lane n has mix n
     const float product = lane <= s.num_mixes ? SixteenSum(&part[0][lane], kPitch) : 0.0f;
     const float square = __shfl_sync(0xFFFFFFFFu, product, s.num_mixes);
     const float mix = lane < s.num_mixes ? MixOf(s, MixWeights(s, lane, h), lane, h, product, square) : 0.0f;

@@ -1,11 +1,11 @@
-// An mHC site from the arguments of hc_pre or hc_bridge.
+// Makes a Site from the arguments of hc_pre or hc_bridge.
 #pragma once
 
 #include "ops/hc_pre/site.cuh"
 
 namespace dsv4::hc {
 
-// What both have.
+// The fields that both have.
 template <typename Args>
 Site SiteOf(const Args& a) {
   return {.streams = a.streams.f32(),

@@ -1,6 +1,6 @@
 // DotsKernel (site.cuh) for many tokens, on tensor cores: streams = post * y + comb * streams, and the products of the
-// streams with the 24 rows of fn. Both factors are split into two TF32 numbers each and three of the four products are
-// added, which keeps about 22 bits; bits differ from DotsKernel's.
+// streams with the 24 rows of fn. Both factors are split into two TF32 numbers each, and three of the four products are
+// added, which keeps about 22 bits. The bits differ from DotsKernel's.
 #pragma once
 
 #include "ops/activation_blocks.cuh"
@@ -9,7 +9,7 @@
 namespace dsv4::hc {
 
 constexpr int kPrefillThreads = 256, kPrefillWarps = kPrefillThreads / 32;
-constexpr int kPrefillColumns = 32 * kPrefillWarps;  // columns of a block: D is a multiple
+constexpr int kPrefillColumns = 32 * kPrefillWarps;  // columns of a block; D is a multiple of them
 constexpr int kTokenTile = 16;
 constexpr int kPrefillMixes = 24, kSums = kPrefillMixes + 1;
 constexpr int kMixFloats = 4 + 4 * 4;
@@ -18,7 +18,7 @@ struct PrefillShared {
   // by warp, eight rows, stream, half, lane: columns 16 half + 4 c .. + 3 of row g
   float4 fn[kPrefillWarps][3][4][2][32];
   float sums[2][kPrefillWarps][kTokenTile][kSums];
-  float mixes[2][kTokenTile][kMixFloats];  // post and comb of the site before
+  float mixes[2][kTokenTile][kMixFloats];  // post and comb of the previous bridge
 };
 
 __device__ __forceinline__ uint32_t ToTf32(float x) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ void CopyAsync(void* to, const void* from) {
                "l"(from));
 }
 
-// fn's rows of a warp's columns, as its lanes multiply with them.
+// Stores fn's rows of a warp's columns in the order in which its lanes multiply with them.
 template <typename Weight>
 __device__ __forceinline__ void KeepWeights(const Site& s, float4 (&fn)[3][4][2][32], int warp_column, int lane) {
   const int g = lane / 4, c = lane % 4;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void KeepWeights(const Site& s, float4 (&fn)[3][4][2]
   }
 }
 
-// Four columns of stream k after a site: post[k] * y + comb[:, k] * streams; `mixes`: post and comb.
+// Four columns of stream k after a bridge: post[k] * y + comb[:, k] * streams; `mixes`: post and comb.
 __device__ __forceinline__ Four MixStream(const float* mixes, int k, const Four& y, const Four (&x)[4]) {
   const float post = mixes[k], comb0 = mixes[4 + k], comb1 = mixes[8 + k], comb2 = mixes[12 + k], comb3 = mixes[16 + k];
   Four now;
@@ -72,7 +72,8 @@ __device__ __forceinline__ Four MixStream(const float* mixes, int k, const Four&
   return now;
 }
 
-// Two columns of rows g and g + 8 times those of fn's 24 rows; of `square` the two rows' sums of squares.
+// Multiplies two columns of rows g and g + 8 with the same columns of fn's 24 rows; adds the two rows' squares to
+// `square`.
 __device__ __forceinline__ void MultiplyPair(const float (&values)[4], const float4 (&w)[3], int pair,
                                              float (&acc)[3][4], float (&square)[2]) {
   uint32_t high[4], low[4];
@@ -100,7 +101,7 @@ __device__ __forceinline__ void MultiplyPair(const float (&values)[4], const flo
   for (int n = 0; n < 3; ++n) MmaTf32(acc[n], high, high_w[n][0], high_w[n][1]);
 }
 
-// A tile's products: `now` is what the lane has of it, in the order of memory.
+// A tile's products: `now` is the lane's part of the tile, in the order of memory.
 __device__ __forceinline__ void MultiplyTile(const Four (&now)[4][4], const float4 (&fn)[3][4][2][32], int lane,
                                              float (&acc)[3][4], float (&square)[2]) {
   const bool odd = lane / 4 % 2;
@@ -132,7 +133,8 @@ __device__ __forceinline__ void MultiplyTile(const Four (&now)[4][4], const floa
   }
 }
 
-// A warp's products of a tile, and the squares: of token `token_low` (the lane's row g) and 4 behind it (row g + 8).
+// Stores a warp's products of a tile, and the squares: of tokens `token_low` (the lane's row g) and token_low + 4 (row
+// g + 8).
 __device__ __forceinline__ void StoreTileSums(const float (&acc)[3][4], const float (&of_lane)[2], int token_low, int c,
                                               float (&sums)[kTokenTile][kSums]) {
 #pragma unroll
@@ -150,7 +152,7 @@ __device__ __forceinline__ void StoreTileSums(const float (&acc)[3][4], const fl
   }
 }
 
-// The warps' sums of a tile, of the tokens before `end`, to the block's place.
+// Adds the warps' sums of a tile, for the tokens before `end`, and writes them to the block's place.
 __device__ __forceinline__ void AddWarps(const Site& s, const float (&sums)[kPrefillWarps][kTokenTile][kSums],
                                          int64_t t0, int64_t end) {
   for (int i = threadIdx.x; i < kTokenTile * 32; i += kPrefillThreads) {
@@ -163,10 +165,10 @@ __device__ __forceinline__ void AddWarps(const Site& s, const float (&sums)[kPre
   }
 }
 
-// grid (D / 256, token groups). A warp has 32 columns of every stream and tiles of 16 tokens. Memory is read and
-// written by lanes 8 a + q, tokens 4 r + a, columns 4 q .. 4 q + 3: whole lines. For the products lane 4 g + c has rows
-// g and g + 8 of the tile and columns 4 c and 16 + 4 c: lanes 4 apart exchange half of what they have. An m16n8k8 takes
-// two of four columns: k slots c and c + 4.
+// grid (D / 256, token groups). A warp has 32 columns of every stream and tiles of 16 tokens. Lanes 8 a + q read and
+// write memory: tokens 4 r + a, columns 4 q .. 4 q + 3, which are whole lines. For the products lane 4 g + c has rows g
+// and g + 8 of the tile and columns 4 c and 16 + 4 c, so lanes 4 apart exchange half of their values. An m16n8k8
+// multiplies two of four columns: k slots c and c + 4.
 template <typename Weight, bool kPost>
 __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Site s, int tokens_per_group) {
   extern __shared__ __align__(16) uint8_t memory[];
@@ -245,8 +247,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
   }
 }
 
-// The mixes of 32 tokens a block: a warp adds up the products of four, a lane makes the comb of one. pre goes where the
-// first of a token's products were.
+// Computes the mixes of 32 tokens per block: a warp adds the products of four, a lane computes the comb of one. pre
+// replaces the first of a token's products.
 constexpr int kMixesTokens = 32;
 __global__ void __launch_bounds__(256) PrefillMixesKernel(const Site s) {
   __shared__ float logits[kMixesTokens][17];
@@ -286,8 +288,8 @@ __global__ void __launch_bounds__(256) PrefillMixesKernel(const Site s) {
   for (int j = 0; j < 4; ++j) comb[j] = make_float4(a[j][0], a[j][1], a[j][2], a[j][3]);
 }
 
-// Four columns from i on of token t as activations in blocks. A thread's columns are 4 bytes of each of two chunks;
-// neighbours swap, so that one store fills 32 bytes with eight lanes.
+// Stores four columns, from i, of token t as activations in blocks. A thread's columns are 4 bytes of each of two
+// chunks. Neighbours swap, so that one store fills 32 bytes with eight lanes.
 __device__ __forceinline__ void StoreInBlocks(const Site& s, int64_t t, int i, int lane, const float4& x) {
   const int64_t token = s.first_token + t;
   const int r = static_cast<int>(token % 8), chunk = 2 * (lane % 4), odd = lane & 1;
@@ -298,7 +300,7 @@ __device__ __forceinline__ void StoreInBlocks(const Site& s, int64_t t, int i, i
   *reinterpret_cast<uint32_t*>(row + ((odd ? chunk + 1 : chunk + 2) ^ r) * 16) = odd ? high : got;
 }
 
-// x = the streams times pre, normed: a block a token, four columns of every stream in a thread, or 4 kGroups.
+// x = the streams times pre, normed: one block per token; a thread has four columns of every stream, or 4 kGroups.
 constexpr int kSumThreads = 1024;
 template <int kGroups>
 __global__ void __launch_bounds__(kSumThreads, kGroups == 1 ? kMostThreads / kSumThreads : 1)

@@ -28,7 +28,7 @@ inline size_t PlainSharedBytes(int64_t dim) {
   return static_cast<size_t>((kPlainKeys + kPlainHeads) * (dim + 1) + 4 * kPlainKeys) * 4;
 }
 
-// Tokens that see no more than k rows need no scores. grid (key splits, tokens).
+// Tokens that see at most k rows need no scores. grid (key splits, tokens).
 __global__ void __launch_bounds__(kPlainThreads)
     PlainScoreKernel(const float* q, const float* weights, Keys keys, float* scores, int64_t stride, int num_heads,
                      int dim, int64_t k) {
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kPlainThreads)
 //
 // q is rounded to the keys' format or coarser (index_topk.h), so BF16 holds it exactly, and every product is exact.
 // Keys are the 16-row operand of mma.m16n8k16, heads its 8 columns. Lane 4 g + c of a warp has channels 32 c .. 32 c +
-// 31 of keys g and g + 8: one scale block. Eight channels 8 i .. 8 i + 7 of these are two k steps; FP4 takes them as
-// the pairs (j, j + 4), which lie 16 bits apart in a word, BF16 in their order.
+// 31 of keys g and g + 8: one scale block. Each eight of these channels, 8 i .. 8 i + 7, are two k steps. FP4 uses them
+// as the pairs (j, j + 4), which are 16 bits apart in a word; BF16 in their order.
 
 constexpr int kDim = 128, kMaxHeads = 64, kColumnTiles = kMaxHeads / 8;
 constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / 32;
@@ -111,14 +111,14 @@ __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// max(x, 0) that keeps a NaN.
+// max(x, 0); a NaN stays a NaN.
 __device__ __forceinline__ float Relu(float x) {
   float y;
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// What a lane reads of one key: its 32 channels.
+// A lane's part of one key: its 32 channels.
 template <bool kFp4>
 struct RawKey {
   uint4 codes[kFp4 ? 1 : 4];
@@ -136,8 +136,8 @@ __device__ __forceinline__ void LoadKey(const uint8_t* data, const uint8_t* scal
   }
 }
 
-// Fragments of two keys (rows g and g + 8 of a tile): a[step][4]. FP4 values come out times 2^-64: a code put into
-// BF16's exponent field is 2^-126 times its value, and 2^126 scale would not fit. The order of scores stays what it is.
+// Fragments of two keys (rows g and g + 8 of a tile): a[step][4]. FP4 values are scaled by 2^-64: a code in BF16's
+// exponent field is 2^-126 times its value, and 2^126 scale would not fit. The order of the scores does not change.
 template <bool kFp4>
 __device__ __forceinline__ void Decode(const RawKey<kFp4>& low, const RawKey<kFp4>& high, uint32_t (&a)[8][4]) {
   if constexpr (kFp4) {
@@ -167,7 +167,7 @@ __device__ __forceinline__ void Decode(const RawKey<kFp4>& low, const RawKey<kFp
   }
 }
 
-// A token's queries [num_heads, kDim] and head weights into shared memory, by the block.
+// Writes a token's queries [num_heads, kDim] and head weights to shared memory, by the block.
 template <bool kFp4>
 __device__ __forceinline__ void StageQueries(const float* q, const float* weights, int num_heads, uint4* queries,
                                              float* head_weights) {
@@ -187,7 +187,7 @@ __device__ __forceinline__ void StageQueries(const float* q, const float* weight
   for (int h = threadIdx.x; h < kMaxHeads; h += kScoreThreads) head_weights[h] = h < num_heads ? weights[h] : 0.0f;
 }
 
-// Products of a warp's keys with all heads of a token; `b`: its queries, the lane's.
+// Multiplies a warp's keys with all heads of a token; `b`: the lane's part of the queries.
 __device__ __forceinline__ void MultiplyKeys(const uint32_t (&a)[kRowTiles][8][4], const uint4* b,
                                              float (&acc)[kRowTiles][kColumnTiles][4]) {
 #pragma unroll
@@ -201,7 +201,7 @@ __device__ __forceinline__ void MultiplyKeys(const uint32_t (&a)[kRowTiles][8][4
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
-    for (int n = 0; n < kColumnTiles; n += 2) {  // no product waits for the one in front of it
+    for (int n = 0; n < kColumnTiles; n += 2) {  // no product waits for the previous one
       const uint4 word[2] = {b[(i * kColumnTiles + n) * 32], b[(i * kColumnTiles + n + 1) * 32]};
 #pragma unroll
       for (int p = 0; p < 2; ++p) {
@@ -217,7 +217,7 @@ __device__ __forceinline__ void MultiplyKeys(const uint32_t (&a)[kRowTiles][8][4
   }
 }
 
-// The heads' products, weighted: sum[m][r] of key g + 8 r of row tile m, in all lanes of a group.
+// The weighted sum of the heads' products: sum[m][r] of key g + 8 r of row tile m, in all lanes of a group.
 __device__ __forceinline__ void SumHeads(const float (&acc)[kRowTiles][kColumnTiles][4], const float* weights, int c,
                                          float (&sum)[kRowTiles][2]) {
 #pragma unroll
@@ -242,7 +242,7 @@ __device__ __forceinline__ void SumHeads(const float (&acc)[kRowTiles][kColumnTi
   }
 }
 
-// grid (key splits, token tiles of kTokens), the last tokens, which see most, first.
+// grid (key splits, token tiles of kTokens). The last tokens, which see the most rows, come first.
 template <bool kFp4, int kTokens>
 __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
     ScoreKernel(const float* q, const float* weights, Keys keys, float* scores, int64_t stride, int num_heads,
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
   __shared__ int visible[kTokens];                                                  // rows to score
   __shared__ int sequence[kTokens];
   AllowNext();
-  // Up to the wait: what the step is about, and rows of earlier steps (docs/dev/cuda.md).
+  // Before the wait: only data that describes the step, and rows of earlier steps (docs/dev/cuda.md).
   const int64_t t0 = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * kTokens;
   const int count = static_cast<int>(min(static_cast<int64_t>(kTokens), num_tokens - t0));
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
@@ -267,8 +267,7 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
   }
   __syncthreads();
 
-  // Runs of tokens of one sequence. A warp's keys are kWarpKeys rows, which lie in one page (rows_per_page is a
-  // multiple).
+  // Runs of tokens of one sequence. A warp's keys are kWarpKeys rows in one page (rows_per_page is a multiple).
   int begin = 0, end = 0, rows = 0;
   const uint8_t* const* pages = nullptr;
   const uint32_t per_page = static_cast<uint32_t>(keys.layout.rows_per_page);
@@ -285,7 +284,7 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
     const uint32_t own = static_cast<uint32_t>(tile + warp * kWarpKeys);
     if (static_cast<int>(own) >= rows) return;
     const uint32_t page = own / per_page, first = own - page * per_page;
-    const uint32_t last = first + static_cast<uint32_t>(rows) - 1 - own;  // rows behind it may never have been written
+    const uint32_t last = first + static_cast<uint32_t>(rows) - 1 - own;  // rows after it may be unwritten
     const uint8_t* data = pages[page] + keys.layout.rows_offset;
     const uint8_t* scale = data + per_page * (kFp4 ? kDim / 2 : 2 * kDim);
 #pragma unroll
@@ -295,8 +294,8 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
     }
   };
   bool more = next_run();
-  // The first keys are on their way while the queries are prepared. A sequence of one token has its newest row, at
-  // most, from this step.
+  // The first keys are in flight while the queries are prepared. In a sequence with one token only the newest row can
+  // be of this step.
   const bool any = more && rows > first_tile;
   bool early = false;
   if (kTokens == 1 && any) {
@@ -329,7 +328,7 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
           MultiplyKeys(a, queries + token * kQueryWords + lane, acc);
           float sum[kRowTiles][2] = {};
           SumHeads(acc, head_weights + token * kMaxHeads, c, sum);
-          // Lane c of a group writes its key g of half c.
+          // Lane c of a group writes the score of key g of half c.
           const float score = c == 0 ? sum[0][0] : c == 1 ? sum[0][1] : c == 2 ? sum[1][0] : sum[1][1];
           const int row = own + c * 8 + g;
           if (row < visible[token]) scores[(t0 + token) * stride + row] = score;
@@ -339,7 +338,7 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
   }
 }
 
-// The heads' products, weighted: sum[r] of key g + 8 r, in all lanes of a group.
+// The weighted sum of the heads' products: sum[r] of key g + 8 r, in all lanes of a group.
 __device__ __forceinline__ void SumHeads(const float (&acc)[kColumnTiles][4], const float* weights, int c,
                                          float (&sum)[2]) {
 #pragma unroll
@@ -358,7 +357,7 @@ __device__ __forceinline__ void SumHeads(const float (&acc)[kColumnTiles][4], co
   }
 }
 
-// A token's queries as a thread brings them to shared memory: asked for first, then stored.
+// A thread's part of a token's queries: first requested, then stored in shared memory.
 struct OwnQueries {
   float4 x[4], y[4];
 
@@ -384,16 +383,16 @@ struct OwnQueries {
   }
 };
 
-// One token and FP4: a warp has 16 keys of a step and all heads. What earlier steps wrote is asked for before the wait
-// and decoded behind it, when the queries are on their way: blocks that begin late have no time to lose. Two blocks fit
-// a multiprocessor: none begins late because the kernel in front still has some of them.
+// One token and FP4: a warp has 16 keys per step and all heads. Data of earlier steps is requested before the wait and
+// decoded after it, when the queries are in flight, because blocks that begin late must not lose time. Two blocks fit
+// on a multiprocessor, so that no block begins late because the previous kernel still occupies multiprocessors.
 __global__ void __launch_bounds__(kScoreThreads, 2)
     ScoreOneKernel(const float* q, const float* weights, Keys keys, float* scores, int num_heads, int64_t k,
                    bool one_sequence) {
   extern __shared__ uint4 queries[];                                      // [4, kColumnTiles, 32]
   float* head_weights = reinterpret_cast<float*>(queries + kQueryWords);  // [kMaxHeads]
   constexpr int kKeys = 16, kBlockKeys = kScoreWarps * kKeys;
-  static_assert(kWarpKeys % kKeys == 0);  // a warp's keys lie in one page
+  static_assert(kWarpKeys % kKeys == 0);  // a warp's keys are in one page
   AllowNext();
   const SequenceView& seq = keys.sequences[one_sequence ? 0 : keys.sequence_of[0]];
   const uint8_t* const* const pages = seq.pages;
@@ -402,7 +401,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
   const int rows = visible > k ? static_cast<int>(visible) : 0;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
   if (static_cast<int>(blockIdx.x) * kBlockKeys >= rows) {
-    if (blockIdx.x == 0) WaitForPrevious();  // the kernel ends behind the one in front of it
+    if (blockIdx.x == 0) WaitForPrevious();  // the kernel must end after the previous one
     return;
   }
   int own = static_cast<int>(blockIdx.x) * kBlockKeys + warp * kKeys;
@@ -413,7 +412,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
     if (first_row >= rows) return;
     const uint32_t page = static_cast<uint32_t>(first_row) / per_page,
                    first = static_cast<uint32_t>(first_row) - page * per_page,
-                   last = first + static_cast<uint32_t>(rows - 1 - first_row);  // behind: never written, maybe
+                   last = first + static_cast<uint32_t>(rows - 1 - first_row);  // rows after it may be unwritten
     const uint8_t* data = pages[page] + keys.layout.rows_offset;
     const uint8_t* scale = data + per_page * (kDim / 2);
 #pragma unroll
@@ -422,7 +421,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
       LoadKey<true>(data + row * (kDim / 2), scale + row * (kDim / 32), c, raw[i]);
     }
   };
-  // With one token a step the newest row, at most, is of this step.
+  // With one token per step only the newest row can be of this step.
   const bool early = one_token && own + kKeys < rows;
   if (early) load(own);
   WaitForPrevious();
@@ -446,7 +445,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
-      for (int n = 0; n < kColumnTiles; n += 4) {  // no product waits for the one in front of it
+      for (int n = 0; n < kColumnTiles; n += 4) {  // no product waits for the previous one
         uint4 word[4];
 #pragma unroll
         for (int p = 0; p < 4; ++p) word[p] = b[(i * kColumnTiles + n + p) * 32];
@@ -458,7 +457,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
     }
     float sum[2] = {};
     SumHeads(acc, head_weights, c, sum);
-    // Lanes 0 and 1 of a group write its keys g and g + 8.
+    // Lanes 0 and 1 of a group write the scores of keys g and g + 8.
     const float score = c == 0 ? sum[0] : sum[1];
     const int row = own + c * 8 + g;
     if (c < 2 && row < rows) scores[row] = score;

@@ -1,5 +1,5 @@
-// Exact top-k of a row of scores, select.h's choice: by a block or a cluster of blocks with one histogram and a few
-// candidates (SelectFast), or where that does not decide by radix selection (select_radix.cuh).
+// Exact top-k of a row of scores, with the result of select.h. A block or a cluster of blocks uses one histogram and a
+// few candidates (SelectFast). If that does not decide, it uses radix selection (select_radix.cuh).
 #pragma once
 
 #include <cooperative_groups.h>
@@ -14,12 +14,12 @@
 
 namespace dsv4::topk {
 
-__device__ __forceinline__ float ScoreOf(uint32_t key) {  // of a key that is not NaN's
+__device__ __forceinline__ float ScoreOf(uint32_t key) {  // for a key that is not NaN's
   return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
 }
 
-// The keys of a block's rows into shared memory, and a thread's smallest and largest key of a finite score. The scores
-// are aligned to 16 bytes.
+// Writes the keys of a block's rows to shared memory, and returns a thread's smallest and largest key of a finite
+// score. The scores are aligned to 16 bytes.
 template <int kThreads>
 __device__ __forceinline__ void LoadKeys(const float* score, int n, uint32_t* cached, uint32_t* smallest_key,
                                          uint32_t* largest_key) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void LoadKeys(const float* score, int n, uint32_t* ca
   *largest_key = largest;
 }
 
-// Of all threads; holds a barrier.
+// The extremes over all threads. Contains a barrier.
 template <int kThreads>
 __device__ __forceinline__ void BlockExtremes(uint32_t* smallest, uint32_t* largest) {
   constexpr int kWarps = kThreads / 32;
@@ -76,7 +76,7 @@ struct Steps {
   __device__ int operator()(uint32_t key) const {
     if (key < smallest) return 0;
     if (key > largest) return kBins - 1;
-    // Added to 2^23 a number below it is rounded to a whole one: cheaper than a conversion.
+    // A number below 2^23 that is added to 2^23 is rounded to a whole number: cheaper than a conversion.
     constexpr float kWhole = 8388608.0f;
     return min(__float_as_int(fmaf(0.5f * ScoreOf(key) - low, step, kWhole)) - __float_as_int(kWhole), kBins - 1);
   }
@@ -84,8 +84,7 @@ struct Steps {
   float low, step;
 };
 
-// A word for each 32 keys, bit by bit whether it is at least `least`; then the rows of the set bits, from out[at + ..]
-// on.
+// Writes a word per 32 keys: bit i says whether key i is at least `least`.
 template <int kThreads>
 __device__ __forceinline__ void MarkChosen(const uint32_t* cached, int n, uint32_t least, uint32_t* bits) {
   for (int w = threadIdx.x / 32; w < (n + 31) / 32; w += kThreads / 32) {
@@ -96,9 +95,9 @@ __device__ __forceinline__ void MarkChosen(const uint32_t* cached, int n, uint32
   __syncthreads();
 }
 
-// One block, rows in shared memory, n <= 32 kThreads: a histogram over equal steps between the smallest and the largest
-// finite score leaves a few candidates, which are ranked one against the other. False (for all threads) when they are
-// too many, or when equal scores must be told apart by row: then nothing has been written.
+// One block, rows in shared memory, n <= 32 kThreads. A histogram over equal steps between the smallest and the largest
+// finite score leaves a few candidates, which are ranked against each other. Returns false (for all threads), with
+// nothing written, if there are too many candidates, or if only the row decides between equal scores.
 template <int kThreads>
 __device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached, int* histogram, int n, int k,
                                            int32_t* out) {
@@ -206,14 +205,14 @@ __device__ __forceinline__ bool SelectFastByCluster(const float* scores, uint32_
   int of_block;
   int at = PrefixSum<kThreads>(__popc(own), &of_block);
   if (threadIdx.x < kCluster) *cluster.map_shared_rank(&chosen_counts[rank], threadIdx.x) = of_block;
-  cluster.sync();  // the last look at another block's memory
+  cluster.sync();  // after the last access to another block's memory
   for (int r = 0; r < rank; ++r) at += chosen_counts[r];
   for (; own != 0; own &= own - 1)
     out[at++] = begin + 32 * static_cast<int>(threadIdx.x) + __ffs(static_cast<int>(own)) - 1;
   return true;
 }
 
-// A token's cluster. grid (tokens * kCluster), shared memory for `cached_keys` keys.
+// Called by a token's cluster. grid (tokens * kCluster), shared memory for `cached_keys` keys.
 template <int kCluster, int kThreads>
 __device__ __forceinline__ void Select(const float* scores, int64_t stride, const int64_t* positions, int64_t ratio,
                                        int k, int cached_keys, int32_t* out) {
@@ -223,13 +222,13 @@ __device__ __forceinline__ void Select(const float* scores, int64_t stride, cons
   AllowNext();
   const int64_t t = blockIdx.x / kCluster;
   const int rank = static_cast<int>(blockIdx.x % kCluster);
-  const int n = static_cast<int>((positions[t] + 1) / ratio);  // of the step, not of a kernel in it (docs/dev/cuda.md)
+  const int n = static_cast<int>((positions[t] + 1) / ratio);  // step data, not written in the step (docs/dev/cuda.md)
   int32_t* row_out = out + t * k;
-  // few: a cluster would cost more than it saves
+  // few rows: a cluster would cost more than it saves
   if (n > k && n <= min(cached_keys, (kCluster > 1 ? 16 : 32) * kThreads)) {
     if (rank != 0) return;
-    // A small grid waits long before it may begin: it chooses twice, first among numbers of its own. Then the code is
-    // there when the scores are.
+    // A small grid waits long before it may begin. So it selects twice, first among numbers of its own, so that the
+    // code is loaded when the scores are available.
     __shared__ __align__(16) float own_scores[128];
     __shared__ int32_t own_rows[32];
     bool chosen = false;

@@ -1,4 +1,4 @@
-// What the ways to choose in select.cuh share: keys of scores, and histograms of keys by a block or a cluster of them.
+// Shared by the selections of select.cuh: keys of scores, and histograms of keys by a block or a cluster of blocks.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -8,7 +8,7 @@
 
 namespace dsv4::topk {
 
-// Larger scores have larger keys; zeros of either sign are equal, NaN is 0 and nothing else is.
+// Larger scores have larger keys. Zeros of either sign are equal. Only NaN is 0.
 __device__ __forceinline__ uint32_t KeyOf(float score) {
   if (score != score) return 0;
   const uint32_t bits = __float_as_uint(score + 0.0f);
@@ -44,13 +44,13 @@ __device__ __forceinline__ int PrefixSum(int x, int* total) {
 
 constexpr int kBins = 2048;
 
-// The bin and its place that hold the `wanted`-th from the top of a histogram; the whole block calls it, after a
-// barrier.
+// Finds the bin that holds the `wanted`-th key from the top of a histogram, and the number above it. The whole block
+// calls it, after a barrier.
 template <int kThreads>
 __device__ __forceinline__ void FindBin(const int* histogram, int wanted, int* bin, int* above_bin) {
   constexpr int kPer = kBins / kThreads;
   __shared__ int found_bin, found_above;
-  int own[kPer], sum = 0;  // thread i has the highest bins that are not in a lower thread's hands
+  int own[kPer], sum = 0;  // thread i has the highest bins that no lower thread has
 #pragma unroll
   for (int j = 0; j < kPer; ++j) sum += own[j] = histogram[kBins - 1 - kPer * static_cast<int>(threadIdx.x) - j];
   int unused;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void FindBin(const int* histogram, int wanted, int* b
   *above_bin = found_above;
 }
 
-// The blocks' histograms, added up, into `total` of each: block `rank` adds its share of the bins for all.
+// Adds the blocks' histograms into `total` of each block: block `rank` adds its share of the bins for all.
 template <int kCluster, int kThreads>
 __device__ __forceinline__ void AddHistograms(int* histogram, int* total, int rank) {
   cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
@@ -82,7 +82,7 @@ __device__ __forceinline__ void AddHistograms(int* histogram, int* total, int ra
   }
 }
 
-// How many candidates of all blocks are greater than `own`, and how many not less.
+// The number of candidates of all blocks that are greater than `own`, and the number that are not less.
 template <int kCluster, int kMost>
 __device__ __forceinline__ int2 RankOf(uint32_t own, const uint32_t (&candidates)[kCluster][kMost],
                                        const int (&counts)[kCluster]) {

@@ -1,5 +1,5 @@
-// select.h's choice for one token, where what counts is how long a row takes: a block or a cluster of blocks as in
-// select.cuh, with few barriers of a block and messages between blocks (device/cluster.cuh) instead of barriers of the
+// The result of select.h for one token, optimised for the latency of one row. A block or a cluster of blocks works as
+// in select.cuh, with few barriers of a block. Messages between blocks (device/cluster.cuh) replace barriers of the
 // cluster.
 #pragma once
 
@@ -9,10 +9,11 @@
 namespace dsv4::topk {
 
 constexpr int kOneCluster = 8, kOneThreads = 512, kOneWarps = kOneThreads / 32;
-constexpr int kOneKeys = 64 * kOneThreads;  // what a block has at most: 64 words of 32 keys a warp
+constexpr int kOneKeys = 64 * kOneThreads;  // keys of a block, at most: 64 words of 32 keys per warp
 static_assert(kOneWarps >= kOneCluster && kBins == 2048);
 
-// A lane each, from the top: in which lane's count the `wanted`-th is. What comes before it is added to `above`.
+// Counts, one per lane, from the top: returns the lane whose count contains the `wanted`-th. Adds the counts before it
+// to `above`.
 __device__ __forceinline__ int FromTop(int count, int wanted, int* above) {
   const int with = gpu::WarpPrefix(count);
   const int at = min(__popc(__ballot_sync(0xFFFFFFFFu, with < wanted)), 31);
@@ -20,7 +21,7 @@ __device__ __forceinline__ int FromTop(int count, int wanted, int* above) {
   return at;
 }
 
-// The key of a warp's `count` candidates that exactly `wanted` of them reach.
+// Finds the key that exactly `wanted` of a warp's `count` candidates reach.
 __device__ __forceinline__ bool Threshold(uint32_t own, int count, int wanted, uint32_t* threshold) {
   int not_less = 0;
 #pragma unroll 4
@@ -30,10 +31,10 @@ __device__ __forceinline__ bool Threshold(uint32_t own, int count, int wanted, u
   return here != 0;
 }
 
-// A warp's run of a block's keys, at most 64 words of 32; four words on the way at a time.
+// A warp's run of a block's keys, at most 64 words of 32; four words in flight at a time.
 struct Run {
   template <typename Use>
-  __device__ __forceinline__ void Each(Use use) const {  // use(word, key, whether there is one)
+  __device__ __forceinline__ void Each(Use use) const {  // use(word, key, whether the key exists)
     const int lane = static_cast<int>(threadIdx.x) % 32;
     for (int first = begin; first < end; first += 4 * 32) {
       uint32_t key[4];
@@ -49,7 +50,7 @@ struct Run {
       if (there) atomicAdd(&histogram[bin], 1);
     });
   }
-  // How many keys are in front of `bin`; those in it, as far as there is room for them.
+  // Returns the number of keys above `bin`, and lists the keys in it, up to the size of the list.
   __device__ __forceinline__ int List(const Steps& bin_of, int bin, uint32_t* list, int* listed) const {
     int in_front = 0;
     Each([&](int, uint32_t key, bool there) {
@@ -61,7 +62,7 @@ struct Run {
     });
     return __reduce_add_sync(0xFFFFFFFFu, in_front);
   }
-  // Which keys are at least `least`, bit by bit: lane i has words i and 32 + i.
+  // The keys that are at least `least`, as bits: lane i has words i and 32 + i.
   __device__ __forceinline__ uint2 Chosen(uint32_t least) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     uint2 bits{0, 0};
@@ -72,7 +73,7 @@ struct Run {
     });
     return bits;
   }
-  // Their rows, from out[at] on: word by word, or where few are chosen each lane those of its words.
+  // Writes their rows from out[at]: word by word, or, if few are chosen, each lane the rows of its words.
   template <bool kFew>
   __device__ __forceinline__ void Write(uint2 bits, int first_row, int32_t* out, int at) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -103,7 +104,7 @@ __device__ __forceinline__ Run RunOf(const uint32_t* cached, int count) {
   return {cached, min(count, warp * run), min(count, (warp + 1) * run)};
 }
 
-// The sums of a histogram's 32 groups of 64 bins, by the block.
+// Sums a histogram's 32 groups of 64 bins, by the block.
 template <typename Int>
 __device__ __forceinline__ void SumGroups(const int* histogram, Int (&group_sum)[32]) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -115,8 +116,8 @@ __device__ __forceinline__ void SumGroups(const int* histogram, Int (&group_sum)
   }
 }
 
-// What holds the `wanted`-th from the top of 2,048 bins. Every warp finds it by itself, from its group of 64 down. One
-// barrier of the block before the call, one inside.
+// Finds the bin of the `wanted`-th key from the top of 2,048 bins. Every warp finds it by itself, beginning with the
+// group of 64 bins. One barrier of the block before the call, one inside.
 __device__ __forceinline__ void FindBinByWarp(const int* histogram, int wanted, int* bin, int* above_bin) {
   __shared__ int group_sum[32];
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -132,9 +133,9 @@ __device__ __forceinline__ void FindBinByWarp(const int* histogram, int wanted, 
   *above_bin = above;
 }
 
-// One block, n <= kOneKeys rows in shared memory: a histogram over equal steps between the smallest and the largest
-// finite score leaves a few candidates, which every warp ranks by itself. False (for all threads) when they are too
-// many, or when equal scores must be told apart by row: then nothing has been written.
+// One block, n <= kOneKeys rows in shared memory. A histogram over equal steps between the smallest and the largest
+// finite score leaves a few candidates, which every warp ranks by itself. Returns false (for all threads), with nothing
+// written, if there are too many candidates, or if only the row decides between equal scores.
 __device__ __forceinline__ bool SelectAlone(const float* score, uint32_t* cached, int* histogram, int n, int k,
                                             int32_t* out) {
   __shared__ uint32_t candidates[32];
@@ -148,7 +149,7 @@ __device__ __forceinline__ bool SelectAlone(const float* score, uint32_t* cached
   if (smallest >= largest) return false;
   const Steps bin_of(smallest, largest);
   if (!bin_of.ok()) return false;
-  const Run run = RunOf(cached, n);  // what a warp finds is in order of rows
+  const Run run = RunOf(cached, n);  // a warp's results are in order of rows
   run.Count(bin_of, histogram);
   __syncthreads();
   int bin, above;
@@ -167,21 +168,21 @@ __device__ __forceinline__ bool SelectAlone(const float* score, uint32_t* cached
   return true;
 }
 
-// SelectAlone by a cluster: block `rank` has rows [rank * run, ...), run <= kOneKeys. Blocks send
-// each other what they find (device/cluster.cuh). Each has sent and waited for everything when it returns.
+// SelectAlone by a cluster: block `rank` has rows [rank * run, ...), run <= kOneKeys. Blocks send each other their
+// results (device/cluster.cuh). When a block returns, it has sent and received everything.
 struct ClusterRoom {
   static constexpr int kCluster = kOneCluster;
   uint4 extremes[kCluster];
   uint4 groups[kCluster][8];  // a block's 32 groups of 64 bins
-  uint4 bins[kCluster][16];   // of one group
-  uint4 counts[kCluster];     // candidates and chosen rows in front of them
+  uint4 bins[kCluster][16];   // bins of one group
+  uint4 counts[kCluster];     // candidates, and chosen rows before them
   uint4 candidates[kCluster][8];
   uint4 own[8];
   gpu::ClusterBarrier at_extremes, at_groups, at_bins, at_candidates;
   int found_bin, found_above, num_own;
 };
 
-__device__ __forceinline__ void OpenCluster(ClusterRoom& room) {  // before anything that may wait
+__device__ __forceinline__ void OpenCluster(ClusterRoom& room) {  // call before anything that may wait
   if (threadIdx.x == 0) {
     room.at_extremes.Init(1), room.at_groups.Init(1), room.at_bins.Init(1), room.at_candidates.Init(1);
     BarrierInitFence();
@@ -194,8 +195,8 @@ __device__ __forceinline__ void OpenCluster(ClusterRoom& room) {  // before anyt
   ClusterWait();
 }
 
-// The bin of all blocks' histograms that holds the k-th from the top, by a block's first warp: room.found_bin and
-// found_above. All blocks' groups are on their way.
+// Finds the bin of all blocks' histograms that holds the k-th key from the top, by a block's first warp: room.found_bin
+// and found_above. All blocks have sent their groups.
 __device__ __forceinline__ void FindBinTogether(const int* histogram, ClusterRoom& room, int k, int rank, int lane,
                                                 uint32_t parity) {
   constexpr int kCluster = kOneCluster;
@@ -238,7 +239,7 @@ __device__ __forceinline__ void ClusterExtremes(ClusterRoom& room, int rank, int
   *largest = __reduce_max_sync(0xFFFFFFFFu, room.extremes[lane % kCluster].y);
 }
 
-// What a block has found, its candidates and how many rows are in front of them, to every block: a warp each.
+// Sends a block's candidates, and the number of rows before them, to every block: one warp per block.
 __device__ __forceinline__ void SendCandidates(ClusterRoom& room, const int (&warp_in_front)[32], int rank, int warp,
                                                int lane) {
   const int all = __reduce_add_sync(0xFFFFFFFFu, lane < kOneWarps ? warp_in_front[lane] : 0);
@@ -249,7 +250,7 @@ __device__ __forceinline__ void SendCandidates(ClusterRoom& room, const int (&wa
   if (lane < 8) Send(&room.candidates[rank][lane], room.own[lane], room.at_candidates, warp);
 }
 
-// `own`: `scores` are the block's only. `parity`: of the barriers, how often it was called before.
+// `own`: `scores` has only the block's rows. `parity`: of the barriers, which is the number of earlier calls.
 __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, uint32_t* cached, int* histogram,
                                                ClusterRoom& room, int n, int k, int rank, uint32_t parity,
                                                int32_t* out) {
@@ -284,7 +285,7 @@ __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, ui
   if (warp < kCluster) SendCandidates(room, warp_chosen, rank, warp, lane);  // to block `warp`
   room.at_candidates.Wait(parity);
   if (threadIdx.x == 0) room.at_candidates.Expect(sizeof room.counts + sizeof room.candidates);
-  // A lane takes a candidate: 32 of all blocks together.
+  // One candidate per lane: up to 32 of all blocks together.
   const int of_block = lane < kCluster ? static_cast<int>(room.counts[lane].x) : 0;
   const int listed_to = gpu::WarpPrefix(of_block), listed = __shfl_sync(0xFFFFFFFFu, listed_to, 31);
   if (listed > 32) return false;
@@ -303,7 +304,7 @@ __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, ui
            __popc(__ballot_sync(0xFFFFFFFFu, lane < listed && from < rank && candidate >= threshold));
   const uint2 bits = run.Chosen(threshold);
   const int chosen = __reduce_add_sync(0xFFFFFFFFu, __popc(bits.x) + __popc(bits.y));
-  __syncthreads();  // `warp_chosen` has been read
+  __syncthreads();  // after `warp_chosen` has been read
   if (lane == 0) warp_chosen[warp] = chosen;
   __syncthreads();
   at += __reduce_add_sync(0xFFFFFFFFu, lane < warp ? warp_chosen[lane] : 0);
@@ -311,7 +312,7 @@ __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, ui
   return true;
 }
 
-// Where SelectAlone and SelectTogether do not decide: rarely, so its registers are not theirs.
+// For rows that SelectAlone and SelectTogether do not decide. That is rare, so its registers must not add to theirs.
 template <int kCluster>
 __device__ __noinline__ void SelectByRadixInstead(const float* scores, int n, int k, int rank, uint32_t* cached,
                                                   int* histogram, int32_t* out) {
@@ -320,7 +321,7 @@ __device__ __noinline__ void SelectByRadixInstead(const float* scores, int n, in
   SelectByRadix<kCluster, kOneThreads>(scores, n, k, rank, kOneKeys, cached, histogram, total, counts, out);
 }
 
-// grid (8), one cluster. Up to `alone` rows, no more than kOneKeys, one block chooses.
+// grid (8), one cluster. With up to `alone` rows, which is at most kOneKeys, one block selects.
 __global__ void __cluster_dims__(kOneCluster, 1, 1) __launch_bounds__(kOneThreads)
     SelectOneKernel(const float* scores, const int64_t* positions, int64_t ratio, int k, int alone, int32_t* out) {
   extern __shared__ uint32_t cached[];
@@ -330,7 +331,7 @@ __global__ void __cluster_dims__(kOneCluster, 1, 1) __launch_bounds__(kOneThread
   __shared__ int32_t own_rows[32];
   AllowNext();
   const int rank = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  const int n = static_cast<int>((positions[0] + 1) / ratio);  // of the step, not of a kernel in it (docs/dev/cuda.md)
+  const int n = static_cast<int>((positions[0] + 1) / ratio);  // step data, not written in the step (docs/dev/cuda.md)
   if (n <= k) {
     WaitForPrevious();
     for (int i = rank * kOneThreads + thread; i < k; i += kOneCluster * kOneThreads) out[i] = i < n ? i : -1;
@@ -339,8 +340,8 @@ __global__ void __cluster_dims__(kOneCluster, 1, 1) __launch_bounds__(kOneThread
   const bool is_alone = n <= alone;
   if (is_alone && rank != 0) return;
   if (!is_alone) OpenCluster(room);
-  // The kernel waits long before it may begin: it chooses twice, first 8 of 128 or 1,024 numbers of its own. Then the
-  // code is there when the scores are.
+  // The kernel waits long before it may begin. So it selects twice, first 8 of 128 or 1,024 numbers of its own, so that
+  // the code is loaded when the scores are available.
   if (thread < 128) own_scores[thread] = static_cast<float>(rank * 128 + thread);
   bool chosen = false;
 #pragma unroll 1

@@ -10,7 +10,7 @@
 
 namespace dsv4::topk {
 
-// A radix pass's first histogram: of the keys' highest bits, which are kept where there is room.
+// The first histogram of a radix selection, over the keys' highest bits. Keeps the keys if there is room.
 template <int kThreads>
 __device__ __forceinline__ void CountHighest(const float* score, int count, int shift, bool is_cached, uint32_t* cached,
                                              int* histogram) {
@@ -30,8 +30,8 @@ __device__ __forceinline__ void CountHighest(const float* score, int count, int 
   }
 }
 
-// Rows of a warp's run [begin, end): those with keys above `prefix` and the first `wanted` of those equal to it, behind
-// what the threads in front of it have of both.
+// Writes the rows of a warp's run [begin, end) with keys above `prefix`, and the first `wanted` rows with keys equal to
+// it, after the rows of earlier threads.
 template <typename KeyAt>
 __device__ __forceinline__ void WriteChosen(const KeyAt& key_at, int begin, int end, uint32_t prefix, int wanted,
                                             int above_before, int equal_before, int first_row, int32_t* row_out) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void WriteChosen(const KeyAt& key_at, int begin, int 
   }
 }
 
-// How many keys of a warp's run [begin, end) are above `prefix`, and how many equal to it.
+// The number of keys of a warp's run [begin, end) above `prefix`, and the number equal to it.
 template <typename KeyAt>
 __device__ __forceinline__ int2 CountChosen(const KeyAt& key_at, int begin, int end, uint32_t prefix) {
   const int lane = threadIdx.x % 32;
@@ -63,8 +63,8 @@ __device__ __forceinline__ int2 CountChosen(const KeyAt& key_at, int begin, int 
   return {above, equal};
 }
 
-// Any number of rows by a cluster: block `rank` has rows [rank * run, ...). Keys are kept in shared memory when they
-// fit, else made again from the scores in every pass.
+// Any number of rows by a cluster: block `rank` has rows [rank * run, ...). Keys are kept in shared memory if they fit,
+// else computed again from the scores in every pass.
 template <int kCluster, int kThreads>
 __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k, int rank, int cached_keys,
                                               uint32_t* cached, int* histogram, int* total, int2* counts,
@@ -111,7 +111,7 @@ __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k,
     __syncthreads();
   }
 
-  // Keys above `prefix` and the first `wanted` equal to it. A warp owns a run of rows.
+  // Chooses keys above `prefix` and the first `wanted` equal to it. A warp owns a run of rows.
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int per_warp = (count + kThreads - 1) / kThreads * 32, warp_begin = warp * per_warp,
             warp_end = min(count, warp_begin + per_warp);
@@ -123,7 +123,7 @@ __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k,
   equal_before = __shfl_sync(0xFFFFFFFFu, equal_before, 0);
   if constexpr (kCluster > 1) {
     if (threadIdx.x < kCluster) cg::this_cluster().map_shared_rank(counts, threadIdx.x)[rank] = all_counts;
-    sync();  // the last look at another block's memory
+    sync();  // after the last access to another block's memory
     for (int r = 0; r < rank; ++r) above_before += counts[r].x, equal_before += counts[r].y;
   }
   WriteChosen(key_at, warp_begin, warp_end, prefix, wanted, above_before, equal_before, begin, row_out);
