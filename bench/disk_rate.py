@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures the read rate of a disk with the files of a checkpoint: plain O_DIRECT reads, to compare with
-`dsv4 bench --first-token`.
+`dsv4 bench start`.
 
   bench/disk_rate.py DIR                      prints a JSON line: 1 reader of 8 MiB blocks, then 16 readers of 2 MiB
   bench/disk_rate.py DIR --sequential-only    1 reader only

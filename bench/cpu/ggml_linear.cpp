@@ -1,6 +1,6 @@
 // Times llama.cpp's CPU kernels (ggml) for matrix products of one weight type. The matrices alternate and are larger
 // than the caches together.
-//   ggml_linear THREADS K N T NVFP4|MXFP4|BF16|Q8_0      one JSON line, the fields of `dsv4 bench --linears`
+//   ggml_linear THREADS K N T NVFP4|MXFP4|BF16|Q8_0      one JSON line, the fields of `dsv4 bench linears`
 // Not part of the build: compile it with ggml's sources (llama.cpp, or the sdist of llama-cpp-python) and link ggml
 // and ggml-cpu.
 #include <algorithm>
