@@ -1,5 +1,5 @@
-// What scales a row of activations that a block rounds to NVFP4: the arithmetic of tensor/codec/activation.h, operation
-// by operation.
+// The scale of a row of activations that a block rounds to NVFP4: the arithmetic of tensor/codec/activation.h,
+// operation by operation.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace dsv4 {
 struct Nvfp4RowScale {
   float global;
   bool has_nan;
-  // Then codes are zero; a NaN makes the whole row NaN.
+  // If true, codes are zero; a NaN makes the whole row NaN.
   __device__ __forceinline__ bool empty() const { return has_nan || !(global >= 0x1p-126f); }
 };
 
-// Of in [k_dim], by all threads of a block.
+// The scale of `in` [k_dim]; called by all threads of a block.
 template <int kThreads>
 __device__ __forceinline__ Nvfp4RowScale Nvfp4RowScaleOf(const float* in, int64_t k_dim) {
   float largest = 0;
@@ -29,7 +29,7 @@ __device__ __forceinline__ Nvfp4RowScale Nvfp4RowScaleOf(const float* in, int64_
   return {largest / (6.0f * 448.0f), has_nan != 0};
 }
 
-// What a block's scale is to be, before it is rounded to E4M3: half a warp has a block, a lane v of it.
+// A block's scale before it is rounded to E4M3. Half a warp has a block, each lane one value v.
 __device__ __forceinline__ float Nvfp4BlockScale(float v, float global) {
   float largest = fabsf(v);
 #pragma unroll

@@ -5,7 +5,7 @@
 //   uint32_t a[4][4];
 //   DecodeTile<F>(raw, a);                            // a[s]: step s
 //   for (s) MmaBf16(acc, a[s], b0, b1);               // b0: x[16 t + 4 s + {0, 1}], b1: x[.. + {2, 3}] of token g
-//   y = acc * MmaFactor(F) * global_scale             // FP8: * block scale of (row / 16, column / 128) as well
+//   y = acc * MmaFactor(F) * global_scale             // FP8: also * block scale of (row / 16, column / 128)
 //
 // Lane 4 g + t. acc[0], acc[1]: row g, tokens 2 t, 2 t + 1; acc[2], acc[3]: row g + 8. A fragment of one warp of
 // wgmma.m64nNk16 is the same.
@@ -24,7 +24,7 @@ __device__ __forceinline__ void MmaBf16(float (&d)[4], const uint32_t (&a)[4], u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// x = hi + mid + lo, exact for finite x: each takes 8 of the 24 significant bits. Infinities and NaNs stay in hi.
+// x = hi + mid + lo, exact for finite x: each has 8 of the 24 significant bits. Infinities and NaNs stay in hi.
 struct Bf16Parts {
   float hi, mid, lo;
 };
@@ -35,8 +35,9 @@ __device__ __forceinline__ Bf16Parts SplitToBf16(float x) {
   return {hi, mid, rest - mid};
 }
 
-// Two floats as sums of two BF16 numbers each, `low` in the low halves: hi to nearest, lo the rest to nearest, together
-// within 2^-17 of the value. Nothing is left of infinities, NaNs and what BF16 has no finite number for.
+// Two floats as sums of two BF16 numbers each, `low` in the low halves. hi is rounded to nearest, lo is the rest
+// rounded to nearest; the sum is within 2^-17 of the value. lo is 0 for infinities, NaNs and values outside BF16's
+// finite range.
 struct Bf16Pairs {
   uint32_t hi, lo;
 };
@@ -54,7 +55,7 @@ __device__ __forceinline__ LaneTile<F> LoadTile(const uint8_t* tile, int lane) {
   return raw;
 }
 
-// kByMul: another choice of instructions for the same numbers; of FP4 (fp4.cuh).
+// kByMul: other instructions for the same numbers, for FP4 (fp4.cuh).
 template <WeightFormat F, bool kByMul = false>
 __device__ __forceinline__ void DecodeTile(const LaneTile<F>& raw, uint32_t (&a)[4][4]) {
   raw.template Decode<kByMul>(a);

@@ -9,7 +9,7 @@ namespace dsv4::sm90 {
 __device__ __forceinline__ void NamedBarrier(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// True in all threads when `value` is true in any of them.
+// True in all threads if `value` is true in any of them.
 __device__ __forceinline__ bool NamedBarrierOr(int id, int threads, bool value) {
   uint32_t any;
   asm volatile(
@@ -39,13 +39,13 @@ __device__ __forceinline__ void WgmmaWait() {
 }
 
 // Descriptor of a K-major operand in shared memory, rows of 64 BF16 with the 128-byte swizzle: the 16-byte chunk c of
-// row r lies at chunk c ^ (r % 8); eight rows are 1024 bytes, 1024-byte aligned. 16 columns further is + 2.
+// row r is at chunk c ^ (r % 8); eight rows are 1024 bytes, 1024-byte aligned. 16 columns further is + 2.
 __device__ __forceinline__ uint64_t SwizzledRows(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{64} << 32 | uint64_t{1} << 62;
 }
 
-// d[64, kN] = a[64, 16] b[16, kN] + (add ? d : 0). Of each warp's 16 rows, lane L = 4 g + t holds a as mma.m16n8k16
-// does and d[4 j + 2 r + i] = D[g + 8 r, 8 j + 2 t + i]. a and b are BF16, or FP16.
+// d[64, kN] = a[64, 16] b[16, kN] + (add ? d : 0). For each warp's 16 rows, lane L = 4 g + t holds a as in mma.m16n8k16
+// and d[4 j + 2 r + i] = D[g + 8 r, 8 j + 2 t + i]. a and b are BF16, or FP16.
 template <int kN, bool kHalf = false>
 struct Wgmma;
 

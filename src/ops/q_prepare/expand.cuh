@@ -1,4 +1,4 @@
-// What the kernels of expand_cuda.cu and expand_part_cuda.cu share.
+// Shared by the kernels of expand_cuda.cu and expand_part_cuda.cu.
 #pragma once
 
 #include "ops/linear/tile/warp_chunks.cuh"
@@ -14,7 +14,7 @@ struct ExpandParams {
 
 inline constexpr int kMaxPairs = 32;  // of RoPE
 
-// What a block beside the heads' does: a compressor, or the tokens' own rows, of which a warp has one, `token`, or
+// The task of a block without heads: a compressor, or the tokens' own rows; each warp has one of the rows, `token`, or
 // none.
 template <bool kOne>
 __device__ __forceinline__ void OtherTask(const Params& a, int task, bool has_token, int token, int lane,
@@ -30,7 +30,7 @@ __device__ __forceinline__ void OtherTask(const Params& a, int task, bool has_to
   }
 }
 
-// What the heads are made of: the tokens as fragments, their scales, the angles of their positions.
+// Prepares the inputs of the heads: the tokens as fragments, their scales, the angles of their positions.
 template <int kTokens>
 __device__ __forceinline__ void StageQueries(const ExpandParams& a, int num_tokens, int warp, int lane, uint8_t* inputs,
                                              float2 (&angles)[kTokens][kMaxPairs], float (&row_scales)[kTokens]) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void StageQueries(const ExpandParams& a, int num_toke
   tile_linear::ScalesOfTokens<kTokens>(a.linear, warp, row_scales);
 }
 
-// Where CutOf says `part`; `pooled`: bytes that the compressors take.
+// For CutOf with `part`; `pooled`: bytes for the compressors.
 void ExpandPart(const ExecContext& ctx, const ExpandParams& params, const ExpandCut& cut, size_t pooled);
 
 }  // namespace dsv4::q_prepare

@@ -1,4 +1,4 @@
-// A head or a row by a warp, and what the kernels of q_prepare are told.
+// Processes a head or a row by a warp, and the arguments of the kernels of q_prepare.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct Params {
   const float* kv_norm;
   float* index_q;
   const float2* cos_sin;
-  int64_t num_q, num_kv, num_index;  // heads and rows: T N, T, T Ni; 0 for what is left out
+  int64_t num_q, num_kv, num_index;  // heads and rows: T N, T, T Ni; 0: omitted
   int heads, index_heads, dh, di, pairs;
   float eps, hadamard_scale;
   IndexDtype index_dtype;
@@ -120,11 +120,11 @@ struct Head {
 #pragma unroll
     for (int j = 0; j < Parts; ++j) x[j] = make_float2(gpu::RoundToBf16(x[j].x), gpu::RoundToBf16(x[j].y));
   }
-  // Rounds as RoundKv, and writes the row where `to` says (null: nowhere).
+  // Rounds as RoundKv, and writes the row to `to` (null: does not write it).
   __device__ __forceinline__ void RoundKv(const RowFormat& f, gpu::RowPointer to, int lane) {
     const int n = static_cast<int>(f.dim),
               nope = f.kind == RowFormat::Kind::kFp8 ? n - static_cast<int>(f.rope_dim) : 0;
-    float largest[Parts];  // all at once, for each takes five rounds
+    float largest[Parts];  // all at once, because each takes five rounds
 #pragma unroll
     for (int j = 0; j < Parts; ++j) largest[j] = 64 * j + 2 * lane < nope ? fmaxf(fabsf(x[j].x), fabsf(x[j].y)) : 0.0f;
 #pragma unroll
@@ -185,7 +185,7 @@ __device__ __forceinline__ void IndexTask(const Params& a, int64_t task, int lan
   head.Store(at, di, lane);
 }
 
-// A head or a row. With sizes of 0 nothing is read or written.
+// Processes a head or a row. With sizes of 0 nothing is read or written.
 template <int Parts>
 __device__ __forceinline__ void Task(const Params& a, int64_t task, int lane, int dh, int di, int pairs,
                                      const gpu::RowPointer& to) {
@@ -220,7 +220,7 @@ __device__ __forceinline__ void Task(const Params& a, int64_t task, int lane, in
   head.Store(at, dh, lane);
 }
 
-// Compressor `i` of the step, by a block. kOne: sequences have one token each.
+// Runs compressor `i` of the step, by a block. kOne: each sequence has one token.
 template <int kThreads, bool kOne = false>
 __device__ __forceinline__ void CompressorTask(const Params& a, int i, float* pooled) {
   const compress::Params& c = a.compress[i / a.num_sequences];
@@ -231,7 +231,7 @@ __device__ __forceinline__ void CompressorTask(const Params& a, int i, float* po
   compress::CompressStep<kThreads, kOne>(c, token, pooled);
 }
 
-// All but the compressors.
+// All arguments except the compressors.
 inline Params MakeParams(const QPrepareArgs& a) {
   Params p = {
       .q = a.q ? a.q.f32() : nullptr,
@@ -264,7 +264,7 @@ inline Params MakeParams(const QPrepareArgs& a) {
   return p;
 }
 
-// The compressors; the floats of shared memory that they take.
+// Adds the compressors. Returns the floats of shared memory that they need.
 inline int64_t AddCompress(const QPrepareArgs& a, Params& p, int threads) {
   p.num_compress = a.num_compress;
   p.num_sequences = static_cast<int>(a.cache.num_sequences);
@@ -277,7 +277,7 @@ inline int64_t AddCompress(const QPrepareArgs& a, Params& p, int threads) {
   return shared_floats;
 }
 
-// The launch with the linears in front (expand_cuda.cu).
+// The launch that also computes the linears (expand_cuda.cu).
 void Expand(const ExecContext& ctx, const QPrepareArgs& a);
 
 }  // namespace dsv4::q_prepare

@@ -1,4 +1,5 @@
-// Walsh-Hadamard rotation of hadamard.h by one warp, with the same additions in the same order: bit-equal to the CPU.
+// The Walsh-Hadamard rotation of hadamard.h by one warp, with the same additions in the same order, so the bits equal
+// the CPU's.
 #pragma once
 
 #include <cuda_runtime.h>

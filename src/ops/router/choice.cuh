@@ -1,4 +1,4 @@
-// The arithmetic of choosing experts (router.h), for the kernels that do it.
+// The arithmetic of the choice of experts (router.h), for the kernels.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,15 +9,15 @@ namespace dsv4::router {
 
 __device__ __forceinline__ float SqrtSoftplus(float z) { return sqrtf(z > 20.0f ? z : log1pf(expf(z))); }
 
-// Orders as the float does; both zeros are equal, a NaN is the smallest. Never 0, which marks what is taken.
+// The order of the floats; both zeros are equal, a NaN is the smallest. Never 0, which marks a taken key.
 __device__ __forceinline__ uint32_t OrderedKey(float x) {
   if (x != x) return 1;
   const uint32_t bits = __float_as_uint(x + 0.0f);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// The warp's `count` largest keys, ties to the smaller index; lane i keeps the i-th (key 0: there is none).
-// Every lane brings N candidates, the indices of a lane in ascending order.
+// Finds the warp's `count` largest keys, ties to the smaller index; lane i gets the i-th (key 0: none). Every lane
+// passes N candidates, whose indices are in ascending order.
 template <int N>
 __device__ __forceinline__ void WarpLargest(uint32_t (&key)[N], const int (&index)[N], int count, uint32_t& my_key,
                                             int& my_index) {
@@ -41,11 +41,11 @@ __device__ __forceinline__ void WarpLargest(uint32_t (&key)[N], const int (&inde
   }
 }
 
-// The weight of lane i's expert, i < count, from its score; other lanes bring 0.
+// The weight of lane i's expert, i < count, from its score; other lanes pass 0.
 __device__ __forceinline__ float WarpWeight(float score, int count, float scaling) {
   float sum = 0;
   for (int a = 0; a < count; ++a) sum += __shfl_sync(0xFFFFFFFFu, score, a);
-  // 1e-20: scores that all underflow to 0 would give 0/0 (docs/dev/model.md).
+  // 1e-20: otherwise scores that all underflow to 0 give 0/0 (docs/dev/model.md).
   return score / (sum + 1e-20f) * scaling;
 }
 

@@ -1,4 +1,4 @@
-// Bins of a row's tokens by likelihood: masses added by the blocks of a cluster, each its own tokens', and the bin in
+// Bins of a row's tokens by likelihood. Each block of a cluster adds its own tokens' masses; then the bin is found in
 // which a sum over all blocks reaches its mark.
 #pragma once
 
@@ -8,8 +8,8 @@
 namespace dsv4::sample {
 
 inline constexpr int kCluster = 16, kThreads = 512;
-// Bins of the distance from the largest logit, in groups of 32. What is further than all of them has no mass: e^-33
-// 2^46 < 1/2.
+// Bins of the distance from the largest logit, in groups of 32. Tokens beyond the last bin have no mass: e^-33 2^46 <
+// 1/2.
 inline constexpr int kBins = 1024, kFar = kBins - 1;
 inline constexpr float kBinsPerUnit = 31;
 static_assert(kBins / 32 == 32);
@@ -20,15 +20,15 @@ struct Histogram {
   uint4 groups[kCluster][32];  // from each block: mass and count of each of its groups
 };
 
-// What is looked for in the order of likelihood: the first token at which the count reaches `amount`, or at which the
-// mass reaches `wanted`.
+// The target of a search in the order of likelihood: the first token at which the count reaches `amount`, or at which
+// the mass reaches `wanted`.
 enum class Mark { kNone, kCount, kTopP };
 
 __device__ __forceinline__ bool Reached(Mark mark, uint64_t number, uint64_t mass, uint64_t amount, double wanted) {
   return mark == Mark::kTopP ? ReachesTopP(mass, wanted) : number >= amount;
 }
 
-// Of a few tokens at once; a bin below 0 is none.
+// Adds a few tokens at once; a bin below 0 is ignored.
 template <int kCount>
 __device__ __forceinline__ void AddToBins(Histogram& h, const int (&bin)[kCount], const uint64_t (&mass)[kCount],
                                           bool counts) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ uint64_t MassOf(const Histogram& h, int bin) {
   return static_cast<uint64_t>(h.high[bin]) << 32 | h.low[bin];
 }
 
-// Groups to every block.
+// Sends the groups to every block.
 __device__ __forceinline__ void SendGroups(Histogram& h, gpu::ClusterBarrier& barrier, int rank) {
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
@@ -72,8 +72,8 @@ __device__ __forceinline__ void SendGroups(Histogram& h, gpu::ClusterBarrier& ba
   }
 }
 
-// Of 32 groups or bins, a lane each: which holds the mark, and what comes before it; -1: none. `wanted` below 0: a
-// share of all their mass, to be found. A warp calls it.
+// Finds which of 32 groups or bins, one per lane, contains the mark (-1: none), and the sums before it. If `wanted` is
+// below 0, first sets it to top_p of their total mass. A warp calls it.
 struct Place {
   int at;
   uint64_t before, mass_before;

@@ -1,34 +1,34 @@
-// The tokens of a row in the order of likelihood, up to a mark: the second half of SampleKernel (sample_cuda.cu).
-// Tokens are binned by their distance from the largest logit, then by digits of their rank, until the bin that holds
-// the mark is short enough to be put in order.
+// Selects the tokens of a row in the order of likelihood, up to a mark: the second half of SampleKernel
+// (sample_cuda.cu). Tokens are binned by their distance from the largest logit, then by digits of their rank, until the
+// bin with the mark is short enough to be sorted.
 #pragma once
 
 #include "ops/sample/row.cuh"
 
 namespace dsv4::sample {
 
-// Which of a cluster's barriers' phases come next.
+// The next phases of a cluster's barriers.
 struct Parities {
   uint32_t digits = 0, bins = 0, candidates = 0, sums = 0;
 };
 
-// What a mark is looked for with.
+// The state of the search for a mark.
 struct Search {
   Mark mark;
   uint64_t amount;                       // tokens, or mass
-  uint32_t in_front = 0, in_bin;         // the thread's tokens in front of the mark for certain, and in its bin
-  uint64_t before = 0, mass_before = 0;  // of the row's tokens in front of that bin
+  uint32_t in_front = 0, in_bin;         // bits of the thread's tokens: certainly before the mark; in its bin
+  uint64_t before = 0, mass_before = 0;  // of the row's tokens before that bin
   double wanted;
 };
 
-// Of token j's rank, the one that is looked at on this level.
+// The digit of token j's rank for this level.
 __device__ __forceinline__ int DigitOf(const Row& row, int j, int level) {
   const uint64_t bits = static_cast<uint64_t>(KeyOf(row.logit[j])) << 18 |
                         (~static_cast<uint32_t>(row.first + j) & 0x3FFFFu);
   return kBins - 1 - static_cast<int>(bits >> (kRankBits - kDigitBits * level) & (kBins - 1));
 }
 
-// The bin's tokens by their digits, sent to every block.
+// Bins the tokens of the current bin by their digits, and sends the sums to every block.
 __device__ __forceinline__ void BinByDigit(const Row& row, const Search& q, Histogram& h, int level, bool counts) {
   __syncthreads();
   Clear(h);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void BinByDigit(const Row& row, const Search& q, Hist
   SendGroups(h, row.s.at_digits, row.rank);
 }
 
-// By a warp: the group, then the bin that holds the mark, left in shared memory.
+// Finds the group, then the bin that contains the mark, by a warp. The result is in shared memory.
 __device__ __forceinline__ void FindBin(const Row& row, const Search& q, Histogram& h, int level,
                                         const Parities& parity) {
   Shared& s = row.s;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void FindBin(const Row& row, const Search& q, Histogr
   }
 }
 
-// The thread's tokens of the bin so far: in front of bin `found` of this level, or in it.
+// Splits the thread's tokens of the current bin: before bin `found` of this level, or in it.
 __device__ __forceinline__ void SplitAt(const Row& row, Search& q, int found, int level) {
   const float found_distance = static_cast<float>(found);
   uint32_t tested = q.in_bin;
@@ -97,7 +97,8 @@ __device__ __forceinline__ void SplitAt(const Row& row, Search& q, int found, in
   }
 }
 
-// The bin's tokens of every block, to every block; how many the block has, and at most any of them.
+// Sends the bin's tokens of every block to every block. Returns the number of this block's tokens and the largest
+// number of a block.
 struct Candidates {
   int own, most;
 };
@@ -122,7 +123,7 @@ __device__ __forceinline__ Candidates ShareCandidates(const Row& row, const Sear
   return {num_own, __reduce_max_sync(0xFFFFFFFFu, of_lane)};
 }
 
-// The block's candidates that are kept are marked in s.keep.
+// Marks the block's kept candidates in s.keep.
 __device__ __forceinline__ void TakeCandidates(const Row& row, const Search& q, const Candidates& c) {
   Shared& s = row.s;
   for (int i = row.warp; i < c.own; i += kWarps) {
@@ -145,11 +146,11 @@ __device__ __forceinline__ void TakeCandidates(const Row& row, const Search& q, 
   }
 }
 
-// False where the row's tokens with a bin do not reach the mark: all are in front of it.
+// Returns false if the row's tokens with a bin do not reach the mark: all are before it.
 __device__ __forceinline__ bool FindMark(const Row& row, Search& q, Parities& parity, bool counts) {
   Shared& s = row.s;
 #pragma unroll 1
-  for (int level = 0;; ++level) {  // by distance, then by the digits of the rank
+  for (int level = 0;; ++level) {  // first by distance, then by the digits of the rank
     Histogram& h = level == 0 ? s.distances : s.digits;
     if (level > 0) BinByDigit(row, q, h, level, counts);
     if (row.warp == 0) FindBin(row, q, h, level, parity);
@@ -158,17 +159,17 @@ __device__ __forceinline__ bool FindMark(const Row& row, Search& q, Parities& pa
     const int found = s.found;
     q.before = s.before, q.mass_before = s.mass_before, q.wanted = s.wanted;
     if (level > 0) parity.digits ^= 1;
-    if (found < 0) return false;  // fewer tokens have a bin
+    if (found < 0) return false;  // too few tokens have a bin
     parity.bins ^= 1;
     SplitAt(row, q, found, level);
     const Candidates candidates = ShareCandidates(row, q, parity);
-    if (candidates.most > kMaxCandidates) continue;  // logits that are all alike
+    if (candidates.most > kMaxCandidates) continue;  // many logits are nearly equal
     TakeCandidates(row, q, candidates);
     return true;
   }
 }
 
-// Takes away what min_p forbids.
+// Removes tokens that min_p excludes.
 __device__ __forceinline__ void ApplyMinP(const Row& row, uint32_t& kept) {
   for (int j = 0; j < kOwn; ++j) {
     if (row.mass[j] == 0 || (kept >> j & 1) == 0) continue;
@@ -176,7 +177,7 @@ __device__ __forceinline__ void ApplyMinP(const Row& row, uint32_t& kept) {
   }
 }
 
-// The row's mass that is kept.
+// The kept mass of the row.
 __device__ __forceinline__ uint64_t SumKept(const Row& row, Parities& parity) {
   Shared& s = row.s;
   const uint64_t of_warp = WarpAdd(row.own);
@@ -191,7 +192,7 @@ __device__ __forceinline__ uint64_t SumKept(const Row& row, Parities& parity) {
   return WarpAdd(row.lane < kCluster ? First(s.sums[row.lane]) : 0);
 }
 
-// Of some tokens, the one that is first; times are not negative, so that their bits are in their order.
+// The earliest of some tokens. Times are not negative, so their bits have the same order.
 struct Runner {
   uint64_t time;
   uint32_t id;
@@ -209,7 +210,7 @@ struct Runner {
   }
 };
 
-// RaceTime of a token, within 2^-10 of it, in float32: which tokens may win is told without a logarithm in float64.
+// RaceTime of a token, within 2^-10 of it, in float32. It excludes most tokens without a logarithm in float64.
 __device__ __forceinline__ float AboutRaceTime(uint64_t draw, uint32_t id, uint64_t mass) {
   const uint64_t u = (RandomBits(draw, id) >> 11) + 1;  // of 2^53
   const float rest = static_cast<float>((uint64_t{1} << 53) - u) * 0x1p-53f;
@@ -218,10 +219,10 @@ __device__ __forceinline__ float AboutRaceTime(uint64_t draw, uint32_t id, uint6
   return __fdividef(log, static_cast<float>(mass));
 }
 
-// The kept token of the row that wins the draw, for every thread of the cluster. Logits are overwritten.
+// Returns the kept token of the row that wins the draw, to every thread of the cluster. Overwrites the logits.
 __device__ __forceinline__ int32_t Race(const Row& row, uint32_t kept, uint64_t draw, const Parities& parity) {
   constexpr uint64_t kNever = ~uint64_t{0};
-  constexpr float kWithin = 1 + 0x1p-8f;  // of the warp's least time lies what may win
+  constexpr float kWithin = 1 + 0x1p-8f;  // only tokens within this factor of the warp's least time can win
   Shared& s = row.s;
   float(&about)[kPitch] = row.logit;
   float least = INFINITY;
@@ -240,7 +241,7 @@ __device__ __forceinline__ int32_t Race(const Row& row, uint32_t kept, uint64_t 
     best.Meet(Bits(RaceTime(UniformOfRace(draw, static_cast<int32_t>(id)), row.mass[j])), id);
   }
   best.OfWarp();
-  __syncthreads();  // warp_largest has been read
+  __syncthreads();  // after warp_largest has been read
   if (row.lane == 0) s.warp_largest[row.warp] = Message(best.time, best.id);
   __syncthreads();
   if (row.warp == 0) {

@@ -19,10 +19,10 @@ using gpu::WarpAdd;
 using gpu::WarpPrefix;
 
 inline constexpr int kWarps = kThreads / 32, kOwn = 16;
-inline constexpr int kPitch = kOwn + 1;  // a thread's tokens in shared memory: no two lanes at one bank
+inline constexpr int kPitch = kOwn + 1;  // a thread's tokens in shared memory, without bank conflicts
 inline constexpr int kUnroll = 4;
 static_assert(kWarps == kCluster && kCluster * kThreads * kOwn >= kMaxSampleVocab);
-inline constexpr int kMaxCandidates = 128;             // tokens of a block's that are put in order at once
+inline constexpr int kMaxCandidates = 128;             // tokens of a block that are sorted at once
 inline constexpr int kDigitBits = 10, kRankBits = 50;  // of a rank: the logit's key and 18 bits of the id
 inline constexpr float kMinusInfinity = -INFINITY;
 
@@ -34,7 +34,7 @@ struct Shared {
   uint4 bins[kCluster][32];  // from each block: mass and count of a group's bins
   uint4 largest[kCluster], counts[kCluster], sums[kCluster], raw_sums[kCluster];  // from each block
   uint4 own[kMaxCandidates];
-  uint32_t own_token[kMaxCandidates];  // its place in the block
+  uint32_t own_token[kMaxCandidates];  // the token's place in the block
   uint32_t keep[kThreads * kOwn / 32];
   uint4 warp_largest[kWarps];
   uint64_t warp_sum[kWarps], warp_raw_sum[kWarps];
@@ -58,28 +58,28 @@ __device__ __forceinline__ void InitShared(Shared& s) {
   Clear(s.distances);
 }
 
-// A thread's place and its tokens; what they are once each step below has been taken.
+// A thread's place and its tokens; the fields have their values after the step below that sets them.
 struct Row {
   Shared& s;
   const int rank, thread, warp, lane;
-  const float* const logits;  // of the row, as they came
+  const float* const logits;  // of the row, unchanged
   const int first, own_tokens;
   float (&logit)[kPitch];    // of the thread's tokens, adjusted
-  uint64_t (&mass)[kPitch];  // likewise
+  uint64_t (&mass)[kPitch];  // of the thread's tokens
   const SampleRow& p;
-  float largest;      // of the thread's, in the end of the row's logits
-  float raw_largest;  // of the row's logits as they came
-  uint64_t own = 0;   // mass of the thread's tokens that are kept
-  uint32_t near = 0;  // those that have a bin
+  float largest;      // of the thread's logits, at the end of the row's logits
+  float raw_largest;  // of the row's unchanged logits
+  uint64_t own = 0;   // mass of the thread's kept tokens
+  uint32_t near = 0;  // the thread's tokens that have a bin
   double inverse;     // of the temperature
   float bin_scale;
 
-  __device__ __forceinline__ float DistanceOf(int j) const {  // of equal infinities 0
+  __device__ __forceinline__ float DistanceOf(int j) const {  // 0 for equal infinities
     return fmaxf((largest - logit[j]) * bin_scale, 0.0f);
   }
 };
 
-// The logits as they came; whether one is a NaN.
+// Loads the unchanged logits. Returns whether one is a NaN.
 __device__ __forceinline__ bool LoadLogits(Row& row) {
   row.largest = kMinusInfinity;
   bool nan = false;
@@ -96,7 +96,7 @@ __device__ __forceinline__ bool LoadLogits(Row& row) {
     }
   } else {
 #pragma unroll 4
-    for (int j = 0; j < kOwn; ++j) {  // behind the last token: -inf, which has no mass
+    for (int j = 0; j < kOwn; ++j) {  // after the last token: -inf, which has no mass
       const float x = j < row.own_tokens ? row.logits[row.first + j] : kMinusInfinity;
       nan = nan || x != x;
       row.largest = fmaxf(row.largest, x);
@@ -106,7 +106,7 @@ __device__ __forceinline__ bool LoadLogits(Row& row) {
   return nan;
 }
 
-// Bias, penalties, what is allowed.
+// Applies bias, penalties and `allowed`.
 __device__ __forceinline__ void Adjust(Row& row) {
   const SampleRow& p = row.p;
   const bool penalties = p.repeat_penalty != 1.0f || p.presence_penalty != 0 || p.frequency_penalty != 0;
@@ -136,9 +136,9 @@ __device__ __forceinline__ void Adjust(Row& row) {
   }
 }
 
-// The largest logit of some tokens, adjusted and as it came, as keys.
+// The largest logit of some tokens, adjusted and unchanged, as keys.
 struct Largest {
-  // not_id: of the first of the largest, at temperature 0; raw_key above all others: a NaN.
+  // not_id: for the first of the largest, at temperature 0. A raw_key above all others: a NaN.
   uint32_t key, not_id, raw_key;
 
   __device__ __forceinline__ void OfWarp() {
@@ -151,7 +151,7 @@ struct Largest {
   __device__ __forceinline__ uint4 AsMessage() const { return make_uint4(key, not_id, raw_key, 0); }
 };
 
-// Sends the block's largest to all, which each waits for in LargestOfRow.
+// Sends the block's largest to all blocks, which wait for it in LargestOfRow.
 __device__ __forceinline__ Largest SendLargest(const Row& row, uint32_t raw_key) {
   uint32_t not_id = 0;
   if (row.p.temperature == 0) {
@@ -185,7 +185,7 @@ __device__ __forceinline__ int32_t ErrorOf(const Largest& l) {
                                               : 0;
 }
 
-// The mass of the row's logits as they came, at temperature 1.
+// The mass of the row's unchanged logits, at temperature 1.
 __device__ __forceinline__ uint64_t RawSum(const Row& row) {
   uint64_t sum = 0;
 #pragma unroll 2
@@ -201,7 +201,7 @@ __device__ __forceinline__ uint64_t RawSum(const Row& row) {
   return WarpAdd(row.lane < kCluster ? First(row.s.raw_sums[row.lane]) : 0);
 }
 
-// Masses by token and, where there are `cuts`, by bin. A bin never falls as the logit falls.
+// Computes masses by token and, with `cuts`, by bin. The bin's number never decreases as the logit decreases.
 __device__ __forceinline__ void MakeMasses(Row& row, bool cuts, bool counts) {
   if (row.p.temperature != 0 && !cuts) {
 #pragma unroll kUnroll

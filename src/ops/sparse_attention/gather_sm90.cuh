@@ -1,4 +1,5 @@
-// Parts of sparse_attention_sm90.cu: shapes, a token's list of rows, and the warps that gather them into shared memory.
+// Parts of sparse_attention_sm90.cu: shapes, a token's list of rows, and the warps that gather the rows into shared
+// memory.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -21,11 +22,11 @@ constexpr int kPairs = 32, kRotated = kDim - 2 * kPairs;  // RoPE
 constexpr int kFp8RowBytes = 576;                         // 448 + 2 * 64
 constexpr int kFp8ScaleBytes = 8;
 constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProducers;
-constexpr int kMaxSplitTokens = 16;  // up to here a tile has a block of its own
-constexpr int kPromptHeads = 64;     // of a block of the kernels for prompts
+constexpr int kMaxSplitTokens = 16;  // up to this many tokens a tile has its own block
+constexpr int kPromptHeads = 64;     // heads of a block in the kernels for prompts
 // a step of more tokens than this converts its own rows once, before they are read
 constexpr int kReadOften = 64;
-constexpr int kKeptPages = 512;  // of a token's page table in shared memory, in decode
+constexpr int kKeptPages = 512;  // entries of a token's page table in shared memory, in decode
 
 struct Params {
   const float* q;
@@ -36,7 +37,7 @@ struct Params {
   const float2* cos_sin;  // [T, kPairs], or null: out is not rotated back
   float* partial;         // [T, slots, N, 512]: sums of single tiles
   float2* partial_ml;     // [T, slots, N]: their maximum (times log2 e) and sum
-  int slots;              // 0: one block walks through all tiles
+  int slots;              // 0: one block processes all tiles
   int num_heads;
   int ratio_shift, page_shift;  // log2 of the compression ratio and of the rows in a page
   float scale_log2;             // Dh^-1/2 log2 e
@@ -44,10 +45,10 @@ struct Params {
   gpu::AttentionView v;
 };
 
-// position % slots without a division, which all that the rows' addresses wait for would wait for.
+// position % slots without a division, because everything that needs the rows' addresses would wait for the division.
 __device__ __forceinline__ uint32_t RingSlot(const Params& a, uint32_t position) {
   const auto slots = static_cast<uint32_t>(a.v.layer.window_slots);
-  const uint32_t slot = position - __umulhi(position, a.slots_inverse) * slots;  // or one round more
+  const uint32_t slot = position - __umulhi(position, a.slots_inverse) * slots;  // or one more ring length
   return slot >= slots ? slot - slots : slot;
 }
 
@@ -57,7 +58,7 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
-// Factors of what was summed before and of a tile, for their common maximum.
+// The factors of the earlier sums and of a tile, for their common maximum.
 __device__ __forceinline__ float2 MergeFactors(float& largest, float of_tile) {
   const float now = fmaxf(largest, of_tile);
   const float2 f = make_float2(Exp2(largest - now), Exp2(of_tile - now));
@@ -67,22 +68,22 @@ __device__ __forceinline__ float2 MergeFactors(float& largest, float of_tile) {
 __device__ __forceinline__ float Merge(float total, float of_tile, float2 f) {
   return __fmaf_rn(of_tile, f.y, __fmul_rn(total, f.x));
 }
-// Factor that turns a head's sum into its output: the sink joins the denominator once, as a logit of its own.
+// The factor that turns a head's sum into its output. The sink joins the denominator once, as a logit of its own.
 __device__ __forceinline__ float OutputFactor(float largest, float sum, float sink) {
   const float s = sink * 1.44269504088896341f, m = fmaxf(largest, s), w = Exp2(largest - m);
   return __fdiv_rn(w, __fmaf_rn(sum, w, Exp2(s - m)));
 }
 
 // The rows of one token, in few registers: positions and row numbers fit in 32 bits. A row is found in three steps, so
-// that a tile's loads of one step are under way while the tile before it takes the next.
+// that a tile's loads of one step are in flight while the previous tile executes the next step.
 struct RowList {
   const uint8_t* ring;
   uint8_t* const* pages;
   const int32_t* picks;
-  const uint8_t* own;  // the row of window entry 0, were it in this step
+  const uint8_t* own;  // the row of window entry 0, as if it were in this step
   int first, num_window, num_own, size;
   int first_slot;  // of window entry 0 in the ring
-  int num_old;     // compressed rows that were there before this step
+  int num_old;     // compressed rows that existed before this step
 
   __device__ __forceinline__ RowList(const Params& a, int64_t t) {
     const SequenceView* seq = a.v.sequences + a.v.sequence_of[t];
@@ -107,13 +108,13 @@ struct RowList {
                             : reinterpret_cast<const uint8_t*>(a.kv + row * kDim);
   }
   __device__ __forceinline__ int num_tiles() const { return (size + kTile - 1) / kTile; }
-  // Step 1: the compressed row that list entry i names; -1: none.
+  // Step 1: the compressed row of list entry i; -1: none.
   __device__ __forceinline__ int RowOf(int i) const {
     if (i >= size) return -1;
     if (i < num_window) return 0;
     return picks != nullptr ? picks[i - num_window] : i - num_window;
   }
-  // Whether nothing that names entry i, nor its row, is written by a kernel of this step (docs/dev/cuda.md, "A step").
+  // Whether no kernel of this step writes entry i's row or the data that locates it (docs/dev/cuda.md, "A step").
   __device__ __forceinline__ bool IsOld(int i) const {
     return i < num_window ? i < num_window - num_own
                           : picks == nullptr && i - num_window < min(num_old, size - num_window);
@@ -123,14 +124,14 @@ struct RowList {
     if (a.ratio_shift < 0) return 0;
     return (((first + num_window) >> a.ratio_shift) + (1 << a.page_shift) - 1) >> a.page_shift;
   }
-  // Step 2: the memory that it lies in.
+  // Step 2: the memory of the row.
   __device__ __forceinline__ const uint8_t* PageOf(const Params& a, int i, int row) const {
     if (row < 0 || i < num_window) return ring;
     return pages[row >> a.page_shift];
   }
 };
 
-// Prompts: every row is decoded first, then a block gathers FP16 (sparse_attention_prompt_sm90.cu).
+// Prompts: first every row is decoded, then a block gathers FP16 (sparse_attention_prompt_sm90.cu).
 void LaunchPrompt(const ExecContext& ctx, const Params& p, int64_t num_tokens, int64_t num_sequences,
                   const SparseAttentionArgs& a);
 
@@ -149,8 +150,8 @@ struct Shared {
   static constexpr int kBytes = kPages + 8 * kKeptPages + 1024;  // the base is aligned to 1,024 by hand
 };
 
-// One channel of a pair, rotated by minus its angle: `x` itself, `other` its partner; `odd`: x is the second. As Rope
-// does.
+// One channel of a pair, rotated by minus its angle: `x` is the channel, `other` its partner; `odd`: x is the second.
+// The same as Rope.
 __device__ __forceinline__ float RotatedBack(float x, float other, float2 cos_sin, bool odd) {
   const float c = cos_sin.x, s = -cos_sin.y;
   return odd ? __fadd_rn(__fmul_rn(other, s), __fmul_rn(x, c)) : __fsub_rn(__fmul_rn(x, c), __fmul_rn(other, s));
@@ -158,7 +159,7 @@ __device__ __forceinline__ float RotatedBack(float x, float other, float2 cos_si
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// d[64, kN] = A B + (add ? d : 0), both operands in shared memory; B is K-major, A is M-major when kMMajor.
+// d[64, kN] = A B + (add ? d : 0), both operands in shared memory. B is K-major; A is M-major if kMMajor.
 template <int kN>
 struct Product;
 #define DSV4_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -201,7 +202,7 @@ __device__ __forceinline__ void WaitFor(uint32_t bar, uint32_t parity) {
 enum Kind : int { kNone, kFp8Row, kBf16Row, kF16Row, kF32Row };
 
 struct Source {
-  const uint8_t* data;  // of the quarter's first 16 channels; the next ones lie 64 channels further
+  const uint8_t* data;  // of the quarter's first 16 channels; the next ones are 64 channels further
   const uint8_t* scale;
   int kind;
 };
@@ -240,7 +241,7 @@ __device__ __forceinline__ uint32_t PackF16(float low, float high) {
   asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
-// A pair of BF16; exact from 2^-14 on.
+// A pair of BF16; exact if at least 2^-14.
 __device__ __forceinline__ uint32_t Bf16ToF16(uint32_t pair) {
   return PackF16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u));
 }
@@ -277,7 +278,7 @@ struct RawRow {
   uint4 codes[7], tail[2];
   uint2 scales;
 
-  // A scale beyond 2^7 (its largest values leave FP16's range) or below 2^-24 (it is none itself), or NaN.
+  // A scale above 2^7 (its largest values exceed FP16's range), below 2^-24 (FP16 cannot hold the scale), or NaN.
   __device__ __forceinline__ bool Unusual() const {
     const uint32_t x = scales.x, y = scales.y, low_x = x & 0x7F7F7F7Fu, low_y = y & 0x7F7F7F7Fu;
     const uint32_t above = ((low_x + 0x79797979u) & x) | ((low_y + 0x79797979u) & y);                    // 135 ..
@@ -303,7 +304,7 @@ struct RawRow {
   }
 };
 
-// Brings a row of the step itself (one in a decode step) to L1, for it will be read piece by piece.
+// Loads a row of the step itself (one in a decode step) into L1, because it will be read piece by piece.
 __device__ __forceinline__ void TouchF32(const Source& s) {
   if (s.kind != kF32Row) return;
 #pragma unroll
@@ -311,9 +312,9 @@ __device__ __forceinline__ void TouchF32(const Source& s) {
     asm volatile("{\n.reg .f32 x;\nld.global.ca.f32 x, [%0];\n}" ::"l"(s.data + 512 * j) : "memory");
 }
 
-// A quarter of a row of any kind, from memory: channels 64 b + 16 part .. go to to + b blocks (8) and (to ^ 16) + b
-// blocks (8); those of an FP8 row's BF16 tail, 8 (part + 4 j) .., to tail and tail ^ 64. kAtOnce blocks of a row in
-// float32 are loaded at once.
+// Copies a quarter of a row of any kind from memory: channels 64 b + 16 part .. go to to + b blocks (8) and (to ^ 16) +
+// b blocks (8). Channels 8 (part + 4 j) .. of an FP8 row's BF16 tail go to tail and tail ^ 64. kAtOnce blocks of a
+// float32 row are loaded at once.
 template <int kAtOnce>
 __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t to, uint32_t tail) {
   if (s.kind == kF16Row) {
@@ -364,7 +365,7 @@ __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t 
   }
 }
 
-// A quarter of an FP8 row from registers, which take what the next row has as soon as they are free.
+// Stores a quarter of an FP8 row from registers, and loads the next row into them as soon as they are free.
 __device__ __forceinline__ void StoreFp8Row(RawRow& raw, uint2 scales, const Source& next, uint32_t to, uint32_t tail) {
 #pragma unroll
   for (int b = 0; b < 7; ++b) {
@@ -382,10 +383,10 @@ __device__ __forceinline__ void StoreFp8Row(RawRow& raw, uint2 scales, const Sou
   raw.LoadTail(next);
 }
 
-// Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile; lane 4 r + p has a quarter of row r: of every 64
-// channels 16 p .. 16 p + 15. The 16-byte chunk c of row r of a block lies at chunk c ^ r, so eight lanes hit all
-// banks. Registers that a tile leaves take the next tile's bytes at once. It is this that waits for the kernel in
-// front, behind the loads of what is older.
+// Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile. Lane 4 r + p has a quarter of row r: channels 16
+// p .. 16 p + 15 of every 64. The 16-byte chunk c of row r of a block is stored at chunk c ^ r, so eight lanes hit all
+// banks. Registers that a tile frees receive the next tile's bytes at once. This function waits for the previous
+// kernel, after it has queued the loads of older data.
 __device__ __forceinline__ void Gather(const Params& a, const RowList& list, int first, int step, int num_tiles,
                                        uint32_t tiles, uint8_t* valid, uint32_t full, uint32_t empty, int warp,
                                        int lane, const uint8_t** kept) {
@@ -393,7 +394,7 @@ __device__ __forceinline__ void Gather(const Params& a, const RowList& list, int
   int i = first * kTile + warp * 8 + r;
   Source source;
   RawRow raw;
-  // Behind the wait a page's address is not asked for again.
+  // The pages' addresses are loaded before the wait, and not again after it.
   const int pages = min(list.num_pages(a), kKeptPages);
   for (int p = warp * 32 + lane; p < pages; p += kProducers) kept[p] = list.pages[p];
   sm90::NamedBarrier(4, kProducers);

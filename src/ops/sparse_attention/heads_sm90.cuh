@@ -1,11 +1,11 @@
-// Parts of the kernels in which 64 heads are the rows of wgmma's results.
+// Parts of the kernels in which the rows of wgmma's results are 64 heads.
 #pragma once
 
 #include "ops/sparse_attention/gather_sm90.cuh"
 
 namespace dsv4::attend {
 
-constexpr int kHalf = kTile / 2;  // rows of a tile that are handed over together, and scored by one warpgroup
+constexpr int kHalf = kTile / 2;  // rows of a tile that are passed on together, and scored by one warpgroup
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -29,16 +29,16 @@ __device__ __forceinline__ void ProductHalf(float* d, uint64_t a, uint64_t b, ui
 #undef DSV4_F32
 }
 
-// Four 8 x 8 blocks of FP16 in mma's layout, to the rows that lanes 8 m .. 8 m + 7 name for block m.
+// Stores four 8 x 8 blocks of FP16 in mma's layout to the rows whose addresses lanes 8 m .. 8 m + 7 hold for block m.
 __device__ __forceinline__ void StoreMatrices(uint32_t to, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z),
                "r"(w)
                : "memory");
 }
 
-// S [64 heads, 32 rows] of one tile for one warpgroup; not waited for.
+// Starts S [64 heads, 32 rows] of one tile for one warpgroup; does not wait.
 __device__ __forceinline__ void IssueHeadScores(float* s, uint32_t rows, uint64_t queries) {
-  asm volatile("" : "+l"(queries));  // not 32 descriptors kept across tiles
+  asm volatile("" : "+l"(queries));  // keeps the compiler from holding 32 descriptors across tiles
   const uint64_t k_rows = sm90::SwizzledRows(rows);
   sm90::WgmmaFence();
 #pragma unroll

@@ -1,4 +1,4 @@
-// Parts of sparse_attention_sm90.cu: what the two multiplying warpgroups do.
+// Parts of sparse_attention_sm90.cu: the work of the two multiplying warpgroups.
 #pragma once
 
 #include "ops/sparse_attention/gather_sm90.cuh"
@@ -7,7 +7,7 @@ namespace dsv4::attend {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Queries, by 256 threads, in FP16, as [heads, 64 channels] blocks with the 128-byte swizzle.
+// Loads queries, by 256 threads, in FP16, as [heads, 64 channels] blocks with the 128-byte swizzle.
 template <int kHeads, int kUnroll>
 __device__ __forceinline__ void LoadQueries(const Params& a, int64_t t, int head0, uint32_t base, int tid) {
   const float* q = a.q + (t * a.num_heads + head0) * kDim;
@@ -23,10 +23,10 @@ __device__ __forceinline__ void LoadQueries(const Params& a, int64_t t, int head
   FenceAsyncShared();
 }
 
-// S^T of one tile for the heads of one warpgroup; not waited for.
+// Starts S^T of one tile for the heads of one warpgroup; does not wait.
 template <int kHeads>
 __device__ __forceinline__ void IssueScores(float* s, uint32_t rows, uint64_t queries) {
-  asm volatile("" : "+l"(queries));  // not 32 descriptors kept across tiles
+  asm volatile("" : "+l"(queries));  // keeps the compiler from holding 32 descriptors across tiles
   const uint64_t k_rows = sm90::SwizzledRows(rows);
   sm90::WgmmaFence();
 #pragma unroll
@@ -37,8 +37,8 @@ __device__ __forceinline__ void IssueScores(float* s, uint32_t rows, uint64_t qu
   sm90::WgmmaCommit();
 }
 
-// P lies in FP16 as [heads, 64 rows], K-major: row r of head h in chunk r / 8 ^ h % 8. Four 8 x 8 blocks of FP16 in
-// mma's layout, each transposed, to the rows that lanes 8 m .. 8 m + 7 name for block m.
+// P is stored in FP16 as [heads, 64 rows], K-major: row r of head h in chunk r / 8 ^ h % 8. Stores four 8 x 8 blocks of
+// FP16 in mma's layout, each transposed, to the rows whose addresses lanes 8 m .. 8 m + 7 hold for block m.
 __device__ __forceinline__ void StoreTransposed(uint32_t to, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y),
                "r"(z), "r"(w)
@@ -48,8 +48,8 @@ __device__ __forceinline__ void StoreTransposed(uint32_t to, uint32_t x, uint32_
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
 }
 
-// O^T [512, heads] times a factor per head, to memory. total[block][4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of
-// 64-channel block 4 wg + block, head 8 b + 2 quad + i.
+// Writes O^T [512, heads] times a factor per head to memory. total[block][4 b + 2 r + i]: channel 16 warp + lane / 4 +
+// 8 r of 64-channel block 4 wg + block, head 8 b + 2 quad + i.
 template <int kHeads>
 __device__ __forceinline__ void StoreOutput(const Params& a, int64_t t, int head0, const float (&total)[4][kHeads / 2],
                                             const float* factor, int wg, int warp, int lane) {
@@ -70,10 +70,10 @@ __device__ __forceinline__ void StoreOutput(const Params& a, int64_t t, int head
   }
 }
 
-// Weights are 2^(score - reference). FP16 holds them from 2^-24 to 2^16: so the reference lies below the largest score.
+// Weights are 2^(score - reference). FP16 holds them from 2^-24 to 2^16, so the reference is below the largest score.
 constexpr float kTileBias = 14;  // a tile's own maximum gets the weight 2^14
 
-// A warp's weights, transposed.
+// Stores a warp's weights, transposed.
 template <int kOwn>
 __device__ __forceinline__ void StoreWeights(uint32_t to, const uint32_t (&pairs)[kOwn / 8][2]) {
   if constexpr (kOwn == 8) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void StoreWeights(uint32_t to, const uint32_t (&pairs
   }
 }
 
-// O^T of one tile's rows and all heads for a warpgroup's four blocks of 64 channels; not waited for.
+// Starts O^T of one tile's rows and all heads for a warpgroup's four blocks of 64 channels; does not wait.
 template <int kHeads>
 __device__ __forceinline__ void IssueValues(float (&o)[4][kHeads / 2], uint32_t rows, uint64_t weights, int wg) {
   sm90::WgmmaFence();
@@ -99,8 +99,8 @@ __device__ __forceinline__ void IssueValues(float (&o)[4][kHeads / 2], uint32_t 
   sm90::WgmmaCommit();
 }
 
-// A tile's O^T to memory, by itself: o[block][4 b + 2 r + i] is channel 16 warp + lane / 4 + 8 r of 64-channel block
-// 4 wg + block, head 8 b + 2 quad + i.
+// Writes one tile's O^T to memory: o[block][4 b + 2 r + i] is channel 16 warp + lane / 4 + 8 r of 64-channel block 4 wg
+// + block, head 8 b + 2 quad + i.
 template <int kHeads>
 __device__ __forceinline__ void StorePartial(float* to, const float (&o)[4][kHeads / 2], int quad) {
 #pragma unroll
@@ -111,7 +111,7 @@ __device__ __forceinline__ void StorePartial(float* to, const float (&o)[4][kHea
   }
 }
 
-// Adds a tile's O^T to the tiles before it; `factors`: of the heads, what both are multiplied with.
+// Adds a tile's O^T to the earlier tiles' sum; `factors`: per head, the factors of both.
 template <int kHeads>
 __device__ __forceinline__ void MergeTile(float (&total)[4][kHeads / 2], const float (&o)[4][kHeads / 2],
                                           const float2* factors, int quad) {
@@ -128,7 +128,7 @@ __device__ __forceinline__ void MergeTile(float (&total)[4][kHeads / 2], const f
   }
 }
 
-// A head's largest score in the tile, less the bias.
+// A head's largest score in the tile minus the bias.
 template <int kOwn>
 __device__ __forceinline__ float TileReference(const float* warp_max, int head) {
   return fmaxf(fmaxf(warp_max[head], warp_max[kOwn + head]),
@@ -136,7 +136,7 @@ __device__ __forceinline__ float TileReference(const float* warp_max, int head) 
          kTileBias;
 }
 
-// The largest scores of heads 8 b + 2 quad, + 1 over the warps' rows.
+// The largest scores of heads 8 b + 2 quad and 8 b + 2 quad + 1 over the warps' rows.
 template <int kOwn>
 __device__ __forceinline__ float2 TileMaxima(const float* warp_max, int b, int quad) {
   float2 m = *reinterpret_cast<const float2*>(warp_max + 8 * b + 2 * quad);
@@ -148,14 +148,14 @@ __device__ __forceinline__ float2 TileMaxima(const float* warp_max, int b, int q
   return m;
 }
 
-// Everything a warpgroup does; `wg` is 0 or 1, `tid` counts within both.
+// The work of a warpgroup; `wg` is 0 or 1, `tid` counts within both.
 template <int kHeads>
 __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, bool split, int first, int step,
                                          int num_tiles, uint8_t* smem, uint32_t base, int tid) {
   using S = Shared<kHeads>;
   constexpr int kOwn = kHeads / 2;  // heads whose scores this warpgroup computes
   constexpr bool kSplits = kHeads == 16;
-  // From lane 0, so that the compiler knows it for uniform; operand descriptors are.
+  // From lane 0, so that the compiler knows that it is uniform, as operand descriptors must be.
   const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
   const uint32_t full = base + S::kBarriers, empty = full + 16;
 
@@ -203,7 +203,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       if (lane < 4) *reinterpret_cast<float2*>(warp_max + warp * kOwn + 8 * b + 2 * lane) = make_float2(m[0], m[1]);
     }
     sm90::NamedBarrier(1 + wg, 128);
-    // Lane 8 m + h names head 8 (m / 2) + h's chunk of rows 16 warp + 8 (m % 2) ...
+    // Lane 8 m + h holds the address of head 8 (m / 2) + h's chunk of rows 16 warp + 8 (m % 2) ...
     const uint32_t p_to = base + static_cast<uint32_t>(S::kP + buffer * (kHeads * 128) + wg * (kOwn * 128) +
                                                        (lane / 16 * 8 + lane % 8) * 128 +
                                                        ((2 * warp + lane / 8 % 2) ^ (lane % 8)) * 16);

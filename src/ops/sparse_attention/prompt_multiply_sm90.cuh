@@ -7,7 +7,7 @@ namespace dsv4::attend {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Rows that a tile lacks have no bit.
+// Masks the rows that the tile does not have: their bit is 0.
 __device__ __forceinline__ void MaskScores(float (&s)[16], uint32_t mask) {
   if (__shfl_sync(0xFFFFFFFFu, mask, 0) == 0xFFFFFFFFu) return;
 #pragma unroll
@@ -16,11 +16,11 @@ __device__ __forceinline__ void MaskScores(float (&s)[16], uint32_t mask) {
   }
 }
 
-// o = weights times a tile's rows, besides what it had with `adds`: two groups of wgmma, a half of the rows each.
+// o = weights times a tile's rows, plus the old o if `adds`: two groups of wgmma, half of the rows each.
 __device__ __forceinline__ void IssueValues(float (&o)[128], uint32_t base, int buffer, int wg, bool adds) {
   using S = PromptShared;
   uint64_t p_rows = sm90::SwizzledRows(base + static_cast<uint32_t>(S::kP + buffer * (kPromptHeads * 128)));
-  // N-major: 64 channels of eight rows are 1,024 bytes, the next 64 channels lie kBlockBytes further.
+  // N-major: 64 channels of eight rows are 1,024 bytes; the next 64 channels are kBlockBytes further.
   uint64_t v_rows = (sm90::SwizzledRows(base +
                                         static_cast<uint32_t>(S::kTiles + buffer * kTileBytes + wg * 4 * kBlockBytes)) &
                      ~(uint64_t{0x3FFF} << 16)) |
@@ -35,7 +35,7 @@ __device__ __forceinline__ void IssueValues(float (&o)[128], uint32_t base, int 
   }
 }
 
-// The output of 64 heads of a token, each row times f: turned back by RoPE, as float32 or as blocks of FP16.
+// Writes the output of 64 heads of a token, each row times f: turned back by RoPE, as float32 or as blocks of FP16.
 __device__ __forceinline__ void StorePrompt(const PromptParams& p, const float (&o)[128], const float (&f)[2],
                                             int64_t t, int first_head, int wg, int warp, int lane) {
   const Params& a = p.a;
@@ -87,8 +87,8 @@ __device__ __forceinline__ void StorePrompt(const PromptParams& p, const float (
   }
 }
 
-// Weights 2^(score factor - reference) of a warpgroup's rows, to shared memory as FP16; their sums, and how far the
-// largest exponent is above 0.
+// Writes the weights 2^(score factor - reference) of a warpgroup's rows to shared memory as FP16. Sets of_tile to their
+// sums, and returns how far the largest exponent is above 0.
 __device__ __forceinline__ float StoreWeights(const float (&s)[16], const float (&factor)[2],
                                               const float (&reference)[2], uint32_t to, float (&of_tile)[2]) {
   uint32_t pairs[2][4];
@@ -109,7 +109,7 @@ __device__ __forceinline__ float StoreWeights(const float (&s)[16], const float 
   return excess;
 }
 
-// The largest score of a warpgroup's rows, of rows r of the lane's heads, to shared memory.
+// Writes the largest score of a warpgroup's rows, for rows r of the lane's heads, to shared memory.
 __device__ __forceinline__ void StoreMaxima(const float (&s)[16], int quad, float* to) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -122,20 +122,20 @@ __device__ __forceinline__ void StoreMaxima(const float (&s)[16], int quad, floa
   }
 }
 
-// Makes the tile's maxima the references where they are larger; f: what the sums so far are to be multiplied with.
+// Raises the references to the tile's maxima if these are larger; f: the factor for the earlier sums.
 __device__ __forceinline__ void RaiseReferences(const float* maxima, const float (&factor)[2], float bias, bool first,
                                                 float (&reference)[2], float (&f)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float now = fmaxf(maxima[8 * r], maxima[kPromptHeads + 8 * r]) * factor[r] - bias;
     if (!first) now = fmaxf(now, reference[r]);
-    if (now == -INFINITY) now = 0;  // no score but NaNs
+    if (now == -INFINITY) now = 0;  // all scores are NaN
     f[r] = Exp2(reference[r] - now);
     reference[r] = now;
   }
 }
 
-// What the outputs of the lane's two heads are multiplied with: their sums are added up over lanes and warpgroups.
+// The factors of the outputs of the lane's two heads; adds their sums over lanes and warpgroups.
 __device__ __forceinline__ void OutputFactors(float (&sum)[2], const float (&reference)[2], const float (&sink)[2],
                                               int wg, int quad, float* sums, float (&f)[2]) {
 #pragma unroll
@@ -149,7 +149,7 @@ __device__ __forceinline__ void OutputFactors(float (&sum)[2], const float (&ref
   for (int r = 0; r < 2; ++r) f[r] = OutputFactor(reference[r], sums[8 * r] + sums[kPromptHeads + 8 * r], sink[r]);
 }
 
-// Sums of the lane's two heads times f.
+// Multiplies the sums of the lane's two heads by f.
 __device__ __forceinline__ void ScaleSums(float (&sum)[2], float (&o)[128], const float (&f)[2]) {
   sum[0] *= f[0];
   sum[1] *= f[1];
@@ -158,8 +158,8 @@ __device__ __forceinline__ void ScaleSums(float (&sum)[2], float (&o)[128], cons
 }
 
 // A warpgroup scores 32 of a tile's rows for all 64 heads and sums half of the channels. s[4 j + 2 r + i]: head 16 warp
-// + lane / 4 + 8 r, row 32 wg + 8 j + 2 quad + i; o the same with channel 256 wg + 8 j + 2 quad + i. Weights are
-// relative to the first tile's maximum; only when a score exceeds the headroom are the sums rescaled.
+// + lane / 4 + 8 r, row 32 wg + 8 j + 2 quad + i; o is the same with channel 256 wg + 8 j + 2 quad + i. Weights are
+// relative to the first tile's maximum. The sums are rescaled only if a score exceeds the headroom.
 __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* smem, uint32_t base, int tid) {
   using S = PromptShared;
   constexpr float kBias = 7;       // the first tile's maximum gets the weight 2^7; scores may grow:
@@ -172,7 +172,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
   const uint32_t own_full = full + static_cast<uint32_t>(8 * wg),
                  other_full = full + static_cast<uint32_t>(8 * (wg ^ 1));
   const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ);
-  // Lane 8 m + h names chunk 4 wg + m of head 16 warp + h.
+  // Lane 8 m + h holds the address of chunk 4 wg + m of head 16 warp + h.
   const uint32_t p_to = base + static_cast<uint32_t>(S::kP + (warp * 16 + lane % 8) * 128 +
                                                      ((4 * wg + lane / 8) ^ (lane % 8)) * 16);
   float* all_max = reinterpret_cast<float*>(smem + S::kMax);
@@ -230,7 +230,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
       sum[1] += of_tile[1];
       IssueValues(o, base, buffer, wg, n > 0);
       ++count;
-      if (n + 1 < num_tiles) {  // the next scores queue behind, so that the tensor cores do not wait for this thread
+      if (n + 1 < num_tiles) {  // queues the next scores, so that the tensor cores do not wait for this thread
         WaitFor(own_full + 16 * (buffer ^ 1), count / 2 & 1);
         FenceAsyncShared();
         scores(count);

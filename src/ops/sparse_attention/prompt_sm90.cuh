@@ -1,6 +1,6 @@
-// Parts of sparse_attention_prompt_sm90.cu: what its block shares, and the warps that feed it
-// (prompt_multiply_sm90.cuh: those that multiply). All of a token's rows lie in one array of FP16 rows; the list entry
-// i of a token is row PromptList::Row(i) of it.
+// Parts of sparse_attention_prompt_sm90.cu: the shared memory of a block, and the warps that fill it
+// (prompt_multiply_sm90.cuh has the warps that multiply). All of a token's rows are in one array of FP16 rows: list
+// entry i of a token is row PromptList::Row(i) of the array.
 #pragma once
 
 #include "ops/activation_blocks.cuh"
@@ -8,22 +8,22 @@
 
 namespace dsv4::attend {
 
-constexpr int kGatherers = 128, kQueryThreads = 128;  // threads that fill shared memory: with rows, with queries
+constexpr int kGatherers = 128, kQueryThreads = 128;  // threads that load rows; threads that load queries
 constexpr int kPromptThreads = kConsumers + kGatherers + kQueryThreads;
-constexpr int kGatherRows = kHalf / (kGatherers / 32);  // of them, a warp's
+constexpr int kGatherRows = kHalf / (kGatherers / 32);  // of these, rows per warp
 
 struct PromptParams {
   Params a;
   const __half* rows;  // [own rows Tk | rings, W of each sequence | compressed rows]
-  // [0]: 1 when all rows fit, else `rows` holds none; [1 + s]: where the compressed rows of sequence s begin
+  // [0]: 1 if all rows fit, else `rows` holds none; [1 + s]: the index of the first compressed row of sequence s
   const int* table;
-  const uint8_t* q_blocks;    // queries as query_blocks.h says, or null: a.q
-  const float* squares;       // and of each head's blocks
+  const uint8_t* q_blocks;    // queries in the form of query_blocks.h; null: a.q
+  const float* squares;       // sums of squares of each head's blocks
   __half* queries;            // [blocks][2][64, 512]: a block's next queries
-  uint8_t* out_blocks;        // the output as activation_blocks.cuh says, or null: a.out
-  float norm_eps;             // of the norm that such queries wait for, times the square of their unit
+  uint8_t* out_blocks;        // the output in the form of activation_blocks.cuh; null: a.out
+  float norm_eps;             // of the norm of these queries, times the square of their unit
   int num_tokens, num_items;  // num_tokens: of the queries
-  int num_own;                // rows of the step's own tokens, in front of `rows`
+  int num_own;                // rows of the step's own tokens, the first ones of `rows`
 };
 
 // Offsets in shared memory.
@@ -45,7 +45,7 @@ struct PromptShared {
 
 // ---- rows as FP16 ----
 
-// 16 channels of a row, those of lane l of a warp: 16 l ..
+// 16 channels of a row, which lane l of a warp has: 16 l ..
 struct Channels {
   uint4 x, y;
   __device__ __forceinline__ void Store(__half* row, int lane) const {
@@ -84,8 +84,8 @@ __device__ __forceinline__ Channels CompressedRow(const Params& a, const Sequenc
 
 // ---- feeding ----
 
-// Rows of a tile that there was no room to decode before: row r of a warp's is row `row` of lane r in the array that
-// holds none.
+// Decodes rows of a tile that did not fit in the array: row r of a warp's is row `row` of lane r, as an index into the
+// array that holds none.
 __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, int sequence, uint32_t to, int lane) {
   const SequenceView& seq = p.a.v.sequences[sequence];
   const int slots = static_cast<int>(p.a.v.layer.window_slots), ring = p.num_own + sequence * slots,
@@ -110,9 +110,9 @@ __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, i
 }
 
 struct PromptList {
-  int num_window, first_own, size;  // entries from first_own on are rows of the step itself
+  int num_window, first_own, size;  // entries from first_own are rows of the step itself
   int first_slot;                   // of window entry 0 in the ring
-  // rows of window entry 0, were it the step's; of ring slot 0; of compressed row 0
+  // rows of window entry 0, as if it were the step's; of ring slot 0; of compressed row 0
   int own, ring, compressed;
   int sequence;
   const int32_t* picks;
@@ -140,7 +140,7 @@ struct PromptList {
     }
   }
   __device__ __forceinline__ int num_tiles() const { return (size + kTile - 1) / kTile; }
-  // What memory says about entry i, asked for a tile ahead.
+  // The part of entry i's location that is in memory; requested a tile ahead.
   __device__ __forceinline__ int Pick(int i) const {
     if (i >= size) return -1;
     if (i < num_window) return 0;
@@ -158,13 +158,14 @@ struct PromptList {
 __device__ __forceinline__ void CopyAsync16OrZero(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-// One arrival of this thread once its copies so far have landed.
+// One arrival of this thread, when its copies so far are complete.
 __device__ __forceinline__ void ArriveAfterCopies(uint32_t bar) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 
-// Queries of 16 heads on their way to FP16. Lanes 2 m and 2 m + 1 load four neighbouring channels each of heads four
-// apart and swap halves, so that each has eight channels of one head: chunk c = tid / 2 of heads First + Offset(m).
+// Queries of 16 heads during their conversion to FP16. Lanes 2 m and 2 m + 1 load four neighbouring channels each of
+// heads four apart and swap halves, so that each has eight channels of one head: chunk c = tid / 2 of heads First +
+// Offset(m).
 struct SomeQueries {
   float4 x[16];
 
@@ -192,10 +193,10 @@ struct SomeQueries {
   }
 };
 
-// Queries lie in shared memory as [64 heads, 64 channels] blocks with the 128-byte swizzle.
+// Queries are in shared memory as [64 heads, 64 channels] blocks with the 128-byte swizzle.
 //
-// Those that are blocks of FP16 already: every thread copies one 16-byte chunk of every second head; the first 64 have
-// a head's norm, too, which multiplies its scores.
+// Loads queries that already are blocks of FP16: every thread copies one 16-byte chunk of every second head. The first
+// 64 threads also have a head's norm, which multiplies its scores.
 __device__ __forceinline__ void FeedQueryBlocks(const PromptParams& p, uint32_t base, int tid) {
   using S = PromptShared;
   const uint32_t q_full = base + S::kBarriers + 64, q_empty = q_full + 8;
@@ -230,14 +231,14 @@ __device__ __forceinline__ void FeedQueryBlocks(const PromptParams& p, uint32_t 
     }
     ArriveAfterCopies(q_full);
     if (tid < kPromptHeads) {
-      // The slot's readers are through with the item before the last: they have given back the last one's queries.
+      // The slot's readers have finished the item before the last one: they have released the last one's queries.
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(
                        base + static_cast<uint32_t>(S::kFactors + ((item & 1) * kPromptHeads + tid) * 4)),
                    "f"(factor)
                    : "memory");
       BarrierArrive(q_full);
     }
-    if (w + step < p.num_items) {  // the next ones, on their way to L2
+    if (w + step < p.num_items) {  // prefetches the next ones to L2
       const uint8_t* next = row_of(w + step);
 #pragma unroll
       for (int j = 0; j < kPromptHeads * kDim / 64 / kQueryThreads; ++j) {
@@ -248,8 +249,9 @@ __device__ __forceinline__ void FeedQueryBlocks(const PromptParams& p, uint32_t 
   }
 }
 
-// Those in float32: a block's next token's are converted while this one is computed, to scratch memory, and copied from
-// there when the space is free. A thread copies what it stored, so that no other one waits for it.
+// Loads queries in float32: a block's next token's queries are converted to scratch memory while this token is
+// computed, and copied from there when the space is free. A thread copies what it stored itself, so that it does not
+// wait for another one.
 __device__ __forceinline__ void FeedFloatQueries(const PromptParams& p, uint32_t base, int tid) {
   using S = PromptShared;
   constexpr int kBatches = kPromptHeads / 16;
@@ -284,7 +286,7 @@ __device__ __forceinline__ void FeedFloatQueries(const PromptParams& p, uint32_t
   BarrierArrive(q_full);
 #pragma unroll 1
   for (int w = first + step, item = 1; w < p.num_items; w += step, ++item) {
-    prefetch(w + step);  // on their way to L2
+    prefetch(w + step);  // prefetches them to L2
 #pragma unroll 1
     for (int batch = 0; batch < kBatches; ++batch) {
       some.Load(queries_of(w), tid, batch);
@@ -308,7 +310,7 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
   }
 }
 
-// Decoded rows into eight rows of a tile; the row in lane r goes to row r, zeros where it is below 0.
+// Copies decoded rows into eight rows of a tile. The row number in lane r is for row r; zeros if it is below 0.
 __device__ __forceinline__ void CopyIntoTile(const __half* rows, int row, uint32_t to, int lane) {
   const uint32_t to_lane = to + static_cast<uint32_t>(lane / 8 * kBlockBytes + lane % 8 * 16);
 #pragma unroll
@@ -321,8 +323,8 @@ __device__ __forceinline__ void CopyIntoTile(const __half* rows, int row, uint32
   }
 }
 
-// Warp w copies rows 8 w .. of each half of a tile, a row at a time; the 16-byte chunk c of row r of a block lies at
-// chunk c ^ r % 8.
+// Warp w copies rows 8 w .. of each half of a tile, one row at a time. The 16-byte chunk c of row r of a block is
+// stored at chunk c ^ r % 8.
 template <bool kDecoded>
 __device__ __forceinline__ void FeedRows(const PromptParams& p, uint8_t* smem, uint32_t base, int tid) {
   using S = PromptShared;
@@ -330,7 +332,7 @@ __device__ __forceinline__ void FeedRows(const PromptParams& p, uint8_t* smem, u
   const int warp = __shfl_sync(0xFFFFFFFFu, tid / 32, 0), lane = tid % 32,
             slots = static_cast<int>(a.v.layer.window_slots), step = static_cast<int>(gridDim.x);
   const uint32_t groups = static_cast<uint32_t>(a.num_heads) / kPromptHeads;
-  const uint32_t full = base + S::kBarriers;  // the empty ones lie 32 bytes further
+  const uint32_t full = base + S::kBarriers;  // the empty barriers are 32 bytes further
   const uint32_t to_warp = base + static_cast<uint32_t>(S::kTiles + warp * kGatherRows * 128);
   const auto token_of = [&](int w) { return static_cast<int64_t>(static_cast<uint32_t>(w) / groups); };
   int count = 0;
@@ -361,7 +363,7 @@ __device__ __forceinline__ void FeedRows(const PromptParams& p, uint8_t* smem, u
         }
         if (lane == 0) {
           smem[S::kMask + buffer * 8 + half * 4 + warp] = static_cast<uint8_t>(valid >> (8 * half));
-          // A slot's last reader has given back a tile since, and with it the slot.
+          // The slot's last reader has released a tile since, and so the slot.
           if (tile == 0 && half == 0 && warp == 0) reinterpret_cast<int*>(smem + S::kNumTiles)[item & 3] = num_tiles;
           BarrierArrive(bar);
         }

@@ -1,4 +1,4 @@
-// The rows that one token attends to, on the GPU: the same list in the same order as rows.h.
+// The rows that one token attends to, on the GPU: the same list in the same order as in rows.h.
 #pragma once
 
 #include "kv/row_codec.cuh"
@@ -6,7 +6,7 @@
 
 namespace dsv4::gpu {
 
-// What kernels get instead of CacheView, whose `layer` lies on the host.
+// Replaces CacheView for kernels, because its `layer` points to host memory.
 struct AttentionView {
   LayerLayout layer;
   int64_t window;

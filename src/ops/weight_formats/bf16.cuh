@@ -40,7 +40,7 @@ struct RawWeights<WeightFormat::kBf16> {
     high = stage + r.high + (kPaired ? 4 * r.half : 0);
     paired = kPaired;
   }
-  // Straight into A registers, so not before.
+  // Loads directly into A registers, so it cannot run earlier.
   __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {

@@ -9,7 +9,7 @@
 
 namespace dsv4 {
 
-// call.operator()<F>() on the device: WithTileFormat of tile_formats.h, of formats that it has tiles of.
+// WithTileFormat of tile_formats.h on the device: calls call.operator()<F>() for the formats that have tiles.
 template <typename Call>
 __device__ __forceinline__ void CallWithTileFormat(WeightFormat format, const Call& call) {
   switch (format) {

@@ -1,8 +1,8 @@
-// What NVFP4, MXFP4 and their tight forms share: E2M1 codes in tiles.
+// Shared by NVFP4, MXFP4 and their tight forms: E2M1 codes in tiles.
 //
-// Shifting and masking gives code * 2^-126 as a BF16 (the code 0.5 as a BF16 subnormal); one multiplication with the
-// scale times a power of two is exact, for a 2-bit by a 4-bit significand. The idea of packing four codes in 16 bits so
-// that three need one shift and one mask is that of Triton's and FlashInfer's FP4 converters.
+// Shifting and masking gives code * 2^-126 as a BF16 (the code 0.5 as a BF16 subnormal). One multiplication by the
+// scale times a power of two is exact, because a 2-bit significand is multiplied by a 4-bit one. Packing four codes in
+// 16 bits so that three need one shift and one mask follows Triton's and FlashInfer's FP4 converters.
 #pragma once
 
 #include "ops/weight_formats/lane_tile.cuh"
@@ -23,14 +23,14 @@ struct LaneFp4Tile {
   }
 };
 
-// What the fourth column pairs of a row's two words lie in: the upper bytes of the words' halves.
+// The bits of the fourth column pairs of a row's two words: the upper bytes of the words' halves.
 __device__ __forceinline__ uint32_t Fp4Rest(uint32_t low, uint32_t high) { return __byte_perm(low, high, 0x7351); }
 
-// The eight column pairs of a row's two words of FP4 codes, times 2^-126. Logic, shifts and permutes go one in two
-// cycles of a sub-core, left shifts (as multiplications) beside them: 12 of the former, where a shift of its own for
-// every code takes 14. kByMul: the shift to the right as a multiplication, too, and each scale by one of its own. Which
-// is faster was measured, not understood: experts of one token take 28.9 us as it is and 29.5 by products, of 16 and 32
-// tokens 335 and 551, 321 and 539.
+// The eight column pairs of a row's two words of FP4 codes, times 2^-126. A sub-core issues one logic, shift or permute
+// instruction per two cycles, and left shifts (as multiplications) in parallel. This needs 12 of the former; a separate
+// shift for every code would need 14. kByMul: the shift to the right is also a multiplication, and each scale has its
+// own. Measured, without an explanation: experts of one token take 28.9 us without kByMul and 29.5 with it; with 16 and
+// 32 tokens 335 and 551 without, 321 and 539 with it.
 template <bool kByMul = false>
 __device__ __forceinline__ void ExpandFp4(uint32_t low, uint32_t high, uint32_t (&o)[8]) {
   const uint32_t rest = Fp4Rest(low, high);
@@ -44,7 +44,7 @@ __device__ __forceinline__ void ExpandFp4(uint32_t low, uint32_t high, uint32_t 
   o[7] = ((rest << 5) & 0x80808080u) | ((kByMul ? __umulhi(rest, 1u << 27) : rest >> 5) & 0x01400140u);
 }
 
-// A BF16 of a pair twice.
+// Two copies of one BF16 of a pair.
 __device__ __forceinline__ uint32_t LowTwice(uint32_t pair) {
   uint32_t r;
   asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {low, low};\n}" : "=r"(r) : "r"(pair));
@@ -56,7 +56,7 @@ __device__ __forceinline__ uint32_t HighTwice(uint32_t pair) {
   return r;
 }
 
-// The tile's codes, each row times its scale, a BF16 pair.
+// Decodes the tile's codes, each row times its scale, a BF16 pair.
 template <bool kByMul, typename Tile>
 __device__ __forceinline__ void DecodeFp4Tile(const Tile& raw, const uint32_t (&scale)[2], uint32_t (&a)[4][4]) {
 #pragma unroll
@@ -70,7 +70,7 @@ __device__ __forceinline__ void DecodeFp4Tile(const Tile& raw, const uint32_t (&
 
 namespace sm90 {
 
-// A row's 16 codes (two words of pack_weight.h) as FP16 pairs times 2^-14, times `scale`.
+// Decodes a row's 16 codes (two words of pack_weight.h) as FP16 pairs times 2^-14, times `scale`.
 __device__ __forceinline__ void DecodeFp4RowHalf(uint32_t low, uint32_t high, uint32_t scale, uint32_t* a) {
   constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x0E000E00u;
   const uint32_t rest = Fp4Rest(low, high);

@@ -1,4 +1,4 @@
-// FP8: E4M3 codes; the scales of 128 x 128 weights lie beside the tiles and multiply the sums over 128 columns.
+// FP8: E4M3 codes. The scales of 128 x 128 weights are in a separate array and multiply the sums over 128 columns.
 #pragma once
 
 #include "ops/weight_formats/lane_tile.cuh"

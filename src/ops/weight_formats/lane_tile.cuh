@@ -1,9 +1,9 @@
-// What kernels ask of a format: the two templates that nvfp4.cuh, mxfp4.cuh, tight_fp4.cuh, fp8.cuh and bf16.cuh
-// specialise, and what they share. Decoding is exact.
+// The interface of a format: the two templates that nvfp4.cuh, mxfp4.cuh, tight_fp4.cuh, fp8.cuh and bf16.cuh
+// specialise, and their common functions. Decoding is exact.
 //
-//   LaneTile<F>     a lane's part of a tile, for mma.m16n8k16: Load (global or shared memory), LoadShared (by shared
-//                   addresses that stay in registers: of the lane's 16 bytes of codes, and of its scales, which lie at
-//                   ScalesOfLane), Decode: the A fragments of four steps (ops/tile_mma.cuh), times MmaFactor(F)
+//   LaneTile<F>     a lane's part of a tile, for mma.m16n8k16: Load (global or shared memory); LoadShared (by shared
+//                   addresses that stay in registers: of the lane's 16 bytes of codes, and of its scales, which are at
+//                   ScalesOfLane); Decode: the A fragments of four steps (ops/tile_mma.cuh), times MmaFactor(F)
 //   RawWeights<F>   the same for wgmma (ops/gemm_sm90.cuh): Load a slab's codes from a stage, Decode them into A
 //                   registers
 #pragma once
@@ -28,7 +28,7 @@ __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
   return r;
 }
 
-// Product of BF16 pairs; subnormals count.
+// Product of BF16 pairs; subnormals are not flushed.
 __device__ __forceinline__ uint32_t MulBf16x2(uint32_t a, uint32_t b) {
   uint32_t r;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
@@ -60,8 +60,8 @@ __device__ __forceinline__ uint32_t LoadShared1(uint32_t at) {
 
 namespace sm90 {
 
-// What a warp multiplies. Plain: 16 rows of one tile. Paired: rows g of its instruction are `half` (0: rows 0-7, 1:
-// rows 8-15) of one tile (gate), rows g + 8 the same half of another (up), so that both meet in one thread.
+// The rows that a warp multiplies. Plain: 16 rows of one tile. Paired: rows g of its instruction are `half` (0: rows
+// 0-7, 1: rows 8-15) of one tile (gate), rows g + 8 the same half of another (up), so that both are in one thread.
 struct WarpRows {
   uint32_t low, high;  // offsets of the tiles in a stage, this lane's 16 L included
   uint32_t half;
@@ -72,7 +72,7 @@ template <WeightFormat kFormat>
 struct RawWeights;
 
 // Registers that a running wgmma reads must keep their values until it is waited for, which the compiler does not know.
-// So whatever writes an A register is volatile: it stays behind the wait that is in front of it.
+// So every instruction that writes an A register is volatile: it stays after the wait that precedes it.
 __device__ __forceinline__ uint32_t MultiplyBf16x2(uint32_t a, uint32_t b) {
   uint32_t d;
   asm volatile("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));

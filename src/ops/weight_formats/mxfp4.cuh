@@ -9,7 +9,7 @@ namespace dsv4 {
 __device__ __forceinline__ uint32_t Mxfp4Scale(uint32_t b) {
   return (b == 255 ? 0x7FC0u : min(b + 126u, 254u) << 7) * 0x00010001u;
 }
-// The factor that is missing then.
+// For larger b: the second factor.
 __device__ __forceinline__ bool Mxfp4ScaleIsLarge(uint32_t b) { return b > 128 && b < 255; }
 __device__ __forceinline__ uint32_t Mxfp4SecondScale(uint32_t b) {
   return (Mxfp4ScaleIsLarge(b) ? b - 1 : 127) * 0x00800080u;
@@ -21,7 +21,8 @@ struct LaneTile<WeightFormat::kMxfp4> : LaneFp4Tile {
   __device__ __forceinline__ void Decode(uint32_t (&a)[4][4]) const {
     const uint32_t scale[2] = {Mxfp4Scale(scales & 255u), Mxfp4Scale(scales >> 8)};
     DecodeFp4Tile<kByMul>(*this, scale, a);
-    // 2^126 times a scale above 2 is no BF16. No model has such weights: one vote, hardly ever the second product.
+    // 2^126 times a scale above 2 exceeds BF16. No model has such weights: this costs one vote, and almost never the
+    // second product.
     const uint32_t b0 = scales & 255u, b1 = scales >> 8;
     if (__any_sync(0xFFFFFFFFu, Mxfp4ScaleIsLarge(b0) || Mxfp4ScaleIsLarge(b1))) {
       const uint32_t second[2] = {Mxfp4SecondScale(b0), Mxfp4SecondScale(b1)};
@@ -43,7 +44,7 @@ __device__ __forceinline__ uint32_t E8m0AsBf16(uint32_t byte) {
 
 template <>
 struct RawWeights<WeightFormat::kMxfp4> : RawFp4 {
-  // Two products: 2^126 makes the codes themselves, the scale may be any power of two of BF16.
+  // Two products: times 2^126 gives the codes; then the scale may be any power of two of BF16.
   __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
     constexpr uint32_t kUnit = 0x7E807E80u;  // 2^126
     const uint32_t s[2] = {E8m0AsBf16(scale[0]), E8m0AsBf16(scale[1])};

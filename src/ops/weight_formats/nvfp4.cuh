@@ -8,7 +8,7 @@ namespace dsv4 {
 // An NVFP4 scale (TileScale), times 2^118, as a BF16 pair.
 __device__ __forceinline__ uint32_t Nvfp4Scale(uint32_t scale) { return scale * 0x00100010u + 0x70007000u; }
 
-// Those of rows g and g + 8, one BF16 each.
+// The scales of rows g and g + 8, one BF16 each.
 __device__ __forceinline__ uint32_t Nvfp4Scales(uint32_t scales) {
   return __byte_perm(scales, 0, 0x4140) * 16u + 0x70007000u;
 }
@@ -23,7 +23,7 @@ struct LaneTile<WeightFormat::kNvfp4> : LaneFp4Tile {
       scale[1] = Nvfp4Scale(scales >> 8);
     } else {
       const uint32_t both = Nvfp4Scales(scales);
-      scale[0] = LowTwice(both);  // no instruction: HMUL2 takes one half of a register twice
+      scale[0] = LowTwice(both);  // needs no instruction: HMUL2 can read one half of a register twice
       scale[1] = HighTwice(both);
     }
     DecodeFp4Tile<kByMul>(*this, scale, a);
@@ -32,7 +32,7 @@ struct LaneTile<WeightFormat::kNvfp4> : LaneFp4Tile {
 
 namespace sm90 {
 
-// TileScale of a block as an FP16 pair times 2^6. The product with a code is then weight * 2^-8, exact.
+// TileScale of a block as an FP16 pair times 2^6. The product with a code is weight * 2^-8, exact.
 __device__ __forceinline__ uint32_t Nvfp4ScaleHalf(uint32_t byte) { return byte * 0x00800080u; }
 
 template <>

@@ -1,14 +1,15 @@
-// Tight FP4: E2M1 codes with a 4-bit exponent per 32, above one exponent of the matrix. The tensor's global scale is 2
-// to that exponent, so that a tile is decoded without it. MXFP4 and NVFP4 differ in what wgmma takes: BF16 or FP16.
+// Tight FP4: E2M1 codes with a 4-bit exponent per 32 columns, relative to one exponent of the matrix. The tensor's
+// global scale is 2 to that exponent, so a tile is decoded without it. For wgmma MXFP4 is decoded to BF16, NVFP4 to
+// FP16.
 #pragma once
 
 #include "ops/weight_formats/fp4.cuh"
 
 namespace dsv4 {
 
-// Rows g (low nibble) and g + 8 of the lane's 32 columns.
+// The exponents of rows g (low nibble) and g + 8 are for the lane's 32 columns.
 struct LaneTightTile {
-  uint4 codes;  // as LaneFp4Tile's
+  uint4 codes;  // as in LaneFp4Tile
   uint32_t exponents;
 
   __device__ __forceinline__ void Load(const uint8_t* tile, int lane) {
@@ -20,7 +21,7 @@ struct LaneTightTile {
     exponents = shared_tile::LoadShared1(exponents_at);
   }
   // 2^(exponent + 97) as BF16: exponents of 224 and more leave the nibble's bits free. The codes are times 2^-126, so
-  // the weights times 2^-29.
+  // the weights are times 2^-29.
   template <bool kByMul>
   __device__ __forceinline__ void Decode(uint32_t (&a)[4][4]) const {
     constexpr uint32_t kNibbles = 0x07800780u, kLeast = 0x70007000u;
@@ -29,7 +30,7 @@ struct LaneTightTile {
       scale[0] = ((exponents * 0x00800080u) & kNibbles) | kLeast;
       scale[1] = ((exponents * 0x00080008u) & kNibbles) | kLeast;
     } else {
-      const uint32_t both = ((exponents * 0x00080080u) & kNibbles) | kLeast;  // a row a half
+      const uint32_t both = ((exponents * 0x00080080u) & kNibbles) | kLeast;  // one row per half
       scale[0] = LowTwice(both);
       scale[1] = HighTwice(both);
     }
@@ -74,7 +75,7 @@ struct RawWeights<WeightFormat::kNvfp4Tight> : RawTight {
 
 template <>
 struct RawWeights<WeightFormat::kMxfp4Tight> : RawTight {
-  // As LaneTightTile's.
+  // As in LaneTightTile.
   __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
     constexpr uint32_t kStep = 0x00800080u, kLeast = 0x70007000u;
     DecodeFp4Row(v[0], v[1], exponent[0] * kStep + kLeast, a);

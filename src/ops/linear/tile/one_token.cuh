@@ -1,21 +1,21 @@
 // Parts of kernels that multiply packed weights with one token, or with up to kFewTokens: x as fragments, its norm, a
-// warp's tiles. Numbers and orders are those of tile_linear.cuh, without what only more tokens need: a decode step of
-// one sequence waits for issue slots and for code. Of token i columns 2 i and 2 i + 1 of the product are its two
-// numbers; x lies [tile][token][kOneTokenTile].
+// warp's tiles. Values and orders are as in tile_linear.cuh, without the code that only more tokens need, because a
+// decode step of one sequence is limited by issue slots and by code fetches. Columns 2 i and 2 i + 1 of the product are
+// the two terms of token i; x is stored as [tile][token][kOneTokenTile].
 #pragma once
 
 #include "ops/linear/tile/tile_linear.cuh"
 
 namespace dsv4::tile_linear {
 
-constexpr int kOneTokenTile = 256;  // bytes of a token that a tile is multiplied with
+constexpr int kOneTokenTile = 256;  // bytes of a token's x per tile
 
 // Whether x and the norm's weights can be loaded eight numbers at a time.
 inline bool OneTokenLoads(const Params& p) {
   return p.cols % 8 == 0 && (reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.norm)) % 16 == 0;
 }
 
-// Eight numbers as fragments: columns of a tile that lie `octet` octets behind the first.
+// Stores eight numbers as fragments: the columns of a tile that begin `octet` octets after the first.
 __device__ __forceinline__ void StoreOctet(uint8_t* tile, int octet, const float4& low, const float4& high) {
   const Bf16Pairs w[4] = {SplitPairs(low.x, low.y), SplitPairs(low.z, low.w), SplitPairs(high.x, high.y),
                           SplitPairs(high.z, high.w)};
@@ -29,11 +29,11 @@ __device__ __forceinline__ void MultiplyOctet(float4& low, float4& high, const f
   high.x *= b.x, high.y *= b.y, high.z *= b.z, high.w *= b.w;
 }
 
-// x, times the norm's weights if there is one, as StageInputs has it.
+// Stores x, times the norm's weights if there is one, in the form of StageInputs.
 __device__ __forceinline__ void StageOneToken(const Params& p, int group, uint8_t* inputs) {
   const float4* const x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(group) * p.cols);
   const float4* const norm = reinterpret_cast<const float4*>(p.norm);
-  constexpr int kAhead = 2;  // octets whose loads are on their way together
+  constexpr int kAhead = 2;  // octets whose loads are in flight together
 #pragma unroll 1
   for (int first = static_cast<int>(threadIdx.x); first < 8 * p.tile_cols; first += kAhead * kThreads) {
     float4 v[kAhead][2] = {}, n[kAhead][2] = {};
@@ -54,16 +54,16 @@ __device__ __forceinline__ void StageOneToken(const Params& p, int group, uint8_
   }
 }
 
-// The same of several tokens, for room of kTokens.
+// The same for several tokens, at most kTokens.
 template <int kTokens, bool kNorm>
 __device__ __forceinline__ void StageTokens(const Params& p, int group, uint8_t* inputs) {
-  constexpr int kAhead = kNorm ? 2 : 4;  // octets whose loads are on their way together
+  constexpr int kAhead = kNorm ? 2 : 4;  // octets whose loads are in flight together
   const int octets = 8 * p.tile_cols;
   int token = 0, octet = static_cast<int>(threadIdx.x);
 #pragma unroll 1
   while (true) {
     float4 v[kAhead][2] = {}, n[kAhead][2] = {};
-    int to[kAhead];  // tile and octet of a tile: 8 tile + octet; behind the last token -1
+    int to[kAhead];  // tile and octet of a tile: 8 tile + octet; -1 after the last token
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       while (octet >= octets && token < p.num_tokens) octet -= octets, ++token;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void StageTokens(const Params& p, int group, uint8_t*
   }
 }
 
-// 1 / RMS of a token, as RowScales has it; one warp.
+// 1 / RMS of a token, as in RowScales; one warp.
 __device__ __forceinline__ void ScaleOfToken(const Params& p, int token, float* scale) {
   const float4* const x = reinterpret_cast<const float4*>(p.x + token * p.x_stride);
   float square = 0;
@@ -111,16 +111,16 @@ __device__ __forceinline__ void ScaleOfToken(const Params& p, int token, float* 
   if (threadIdx.x % 32 == 0) *scale = rsqrtf(square / static_cast<float>(p.cols) + p.norm_eps);
 }
 
-// Before a slot is copied to again: `loaded`, everything a lane loaded from it (as it is, decoded, or any of its bits),
-// is in registers. A load whose number nothing has used yet may still be on its way, and copies do not wait for it:
-// neither __syncwarp nor an arrival makes the hardware wait for what loads bring. The vote needs the numbers; its
-// answer changes nothing.
+// Call before a copy overwrites a slot. `loaded`: a combination of everything that a lane loaded from the slot (as
+// loaded, decoded, or any of its bits). A load whose value is not used yet may still be in flight, and copies do not
+// wait for it: neither __syncwarp nor an arrival makes the hardware wait for loads. The vote needs the values; its
+// result has no effect.
 __device__ __forceinline__ void WaitForLoads(uint32_t loaded) {
   FenceAsyncShared();
   if (__any_sync(0xFFFFFFFFu, loaded == 0x7F4A5C31u)) FenceAsyncShared();
 }
 
-// WaitForLoads of the first `count` of these decoded tiles.
+// WaitForLoads for the first `count` of these decoded tiles.
 template <int N>
 __device__ __forceinline__ void WaitForTiles(const uint32_t (&tiles)[N][4][4], int count) {
   uint32_t loaded = 0;
@@ -134,7 +134,7 @@ __device__ __forceinline__ void WaitForTiles(const uint32_t (&tiles)[N][4][4], i
   WaitForLoads(loaded);
 }
 
-// Of every token, by the last warps.
+// ScaleOfToken for every token, by the last warps.
 template <int kTokens>
 __device__ __forceinline__ void ScalesOfTokens(const Params& p, int warp, float* scales) {
   if constexpr (kTokens == 1) {
@@ -144,24 +144,24 @@ __device__ __forceinline__ void ScalesOfTokens(const Params& p, int warp, float*
   }
 }
 
-// The sums of a warp's tiles for up to kTokens tokens. The lanes of their columns load x.
+// The sums of a warp's tiles for up to kTokens tokens. Only the lanes of the tokens' columns load x.
 template <WeightFormat F, int kTokens = 1>
 class OneTokenTiles {
  public:
   static_assert(kTokens <= kFewTokens);
-  static constexpr int kTile = kTokens * kOneTokenTile;  // of x
+  static constexpr int kTile = kTokens * kOneTokenTile;  // bytes of x per tile
 
   __device__ __forceinline__ explicit OneTokenTiles(uint32_t lane)
       : lane_(lane),
         x_lane_(kTokens == 1 ? lane * 16 : lane / 8 * kOneTokenTile + lane % 8 * 16),
         active_(lane < 8 * kTokens) {}
 
-  // The tile at `tile` in shared memory.
+  // Decodes the tile at `tile` in shared memory.
   __device__ __forceinline__ void Decode(uint32_t tile, uint32_t (&a)[4][4]) const {
     DecodeTile<F>(LoadTile<F>(static_cast<const uint8_t*>(__cvta_shared_to_generic(tile)), static_cast<int>(lane_)), a);
   }
 
-  // Tile `i` of a chunk, of which x begins at `x`; `scale` is FP8's.
+  // Multiplies tile `i` of a chunk; the chunk's x begins at `x`. `scale`: for FP8.
   __device__ __forceinline__ void Multiply(const uint32_t (&a)[4][4], uint32_t x, int i, float scale = 0) {
     constexpr bool kScales = HasScalesBeside(F);
     float part[4] = {};
@@ -180,7 +180,7 @@ class OneTokenTiles {
     }
   }
 
-  // Rows g and g + 8 of token lane % 4; then starts anew.
+  // Returns rows g and g + 8 of token lane % 4 and clears the sums.
   __device__ __forceinline__ float2 Take() {
     const float low = (sum_[0][0] + sum_[1][0]) + (sum_[0][1] + sum_[1][1]);
     const float high = (sum_[0][2] + sum_[1][2]) + (sum_[0][3] + sum_[1][3]);
@@ -192,7 +192,7 @@ class OneTokenTiles {
  private:
   uint32_t lane_, x_lane_;
   bool active_;
-  uint4 columns_[2][2] = {};  // what other lanes hold multiplies columns that nobody reads
+  uint4 columns_[2][2] = {};  // the values in other lanes only affect unused columns
   float sum_[2][4] = {};      // of even tiles, of odd ones
 };
 

@@ -1,5 +1,5 @@
-// The parts of tile_linear_cuda.cu's kernel that run on one warp: what a launch is told, which tiles a warp takes, its
-// stream of weights, the inputs as B fragments, the product.
+// The parts of tile_linear_cuda.cu's kernel that run on one warp: the arguments of a launch, a warp's tiles, its stream
+// of weights, the inputs as B fragments, the product.
 #pragma once
 
 #include "device/barrier.cuh"
@@ -25,9 +25,9 @@ struct Params {
   const float* x;
   int64_t x_stride;
   int cols, tile_cols, num_tokens;
-  int slots;                                // of a warp's ring: 2 where x needs the memory
+  int slots;                                // of a warp's ring: 2 if x needs the memory
   int log_segments, log_slices, log_parts;  // Q = S P
-  // Ranges of items, one for each cluster; of a matrix with groups [group][split].
+  // Ranges of items, one per cluster; for a matrix with groups [group][split].
   int num_clusters, items, items_each, items_rest, num_matrices, groups, splits, rows_per_group, items_per_group;
   int max_items;      // of a range
   uint64_t policy;    // of L2 for the weights
@@ -36,10 +36,10 @@ struct Params {
   Matrix matrices[kMaxTileLinearMatrices];
   struct {
     uint16_t begin, end;
-  } ranges[kMaxClusters];  // of several formats
+  } ranges[kMaxClusters];  // with several formats
 };
 
-// Of several formats.
+// With several formats: whether each range has one format.
 inline bool RangesHaveOneFormat(const Params& p) {
   return p.num_tokens <= kFewTokens && p.log_segments > 0 && p.log_slices == 0;
 }
@@ -66,20 +66,20 @@ __device__ __forceinline__ int MatrixOf(const Params& p, int item) {
   return m;
 }
 
-// Where groups do not begin at row tiles, a tile belongs to two; the last item of a group may come twice.
+// If groups do not begin at row tiles, a tile belongs to two groups. The last item of a group may occur twice.
 __device__ __forceinline__ int RowTile(const Params& p, int matrix, int group, int item) {
   if (p.groups == 1) return item - p.matrices[matrix].first_item;
   const int first_row = group * p.rows_per_group;
   return min(first_row / 16 + item - group * p.items_per_group, (first_row + p.rows_per_group - 1) / 16);
 }
 
-// What a warp does: the items begin + offset, + step, .. of a range, in each of them the column tiles [first, first +
+// A warp's work: the items begin + offset, + step, .. of a range, and in each of them the column tiles [first, first +
 // count).
 struct Share {
   int offset, step, first, count;
 };
 
-// call<G>(): G is F, or of several formats the one that is known only now.
+// call<G>(): G is F, or, with several formats, the format that is known at run time.
 template <WeightFormat F, typename Call>
 __device__ __forceinline__ void CallWithFormat(WeightFormat format, const Call& call) {
   if constexpr (F != kMixed) {
@@ -89,8 +89,8 @@ __device__ __forceinline__ void CallWithFormat(WeightFormat format, const Call& 
   }
 }
 
-// A warp's chunks, in the order in which it multiplies them: of TilesOfChunk, but for the last of an item unless
-// kWhole.
+// A warp's chunks, in the order in which it multiplies them. A chunk has TilesOfChunk tiles; the last one of an item
+// may have fewer, except with kWhole.
 template <WeightFormat F, bool kWhole>
 class ChunkStream {
  public:
@@ -139,11 +139,11 @@ class ChunkStream {
   }
 
   const uint8_t* tile_ = nullptr;
-  int item_ = 0, end_ = 0, step_ = 0, item_bytes_ = 0, left_ = 0;  // left_: bytes of the item
-  int seek_at_ = 0, first_byte_ = 0, jump_ = 0;                    // items below seek_at_ follow one another
+  int item_ = 0, end_ = 0, step_ = 0, item_bytes_ = 0, left_ = 0;  // left_: remaining bytes of the item
+  int seek_at_ = 0, first_byte_ = 0, jump_ = 0;                    // items below seek_at_ are contiguous
 };
 
-// The same where each matrix has its own format.
+// The same if each matrix has its own format.
 class MixedStream {
  public:
   __device__ __forceinline__ void Start(const Params& p, const Range& range, const Share& share) {
@@ -192,8 +192,8 @@ class MixedStream {
   WeightFormat format_ = kMixed;
 };
 
-// The FP8 scales of one item: a lane holds those of columns 128 (2 lane + {0, 1}) .. from the warp's first column tile
-// on.
+// The FP8 scales of one item: a lane holds the scales of columns 128 (2 lane + {0, 1}) .., counted from the warp's
+// first column tile.
 struct ItemScales {
   float a, b;
   __device__ __forceinline__ static ItemScales Load(const Params& p, int matrix, int row_tile, int first_tile,
@@ -208,17 +208,18 @@ struct ItemScales {
   }
 };
 
-// kPair: the two parts are columns of their own, added at the end: of one n-tile columns 0..3 are the tokens' first
-// parts and 4..7 their second ones; of more, the first half of the n-tiles and the second. The B fragments of a tile
-// are [half] [first parts of all tokens, then second][t] (columns 16 t + 8 half ..) of 16 bytes.
-// kExact: three products one after the other; the fragments are [part: lo, mid, hi][half][token][t].
+// kPair: the two terms have their own columns, which are added at the end. With one n-tile columns 0..3 are the tokens'
+// first terms and 4..7 the second. With more n-tiles the first half has the first terms, the second half the second.
+// The B fragments of a tile are [half] [first terms of all tokens, then second][t] (columns 16 t + 8 half ..) of 16
+// bytes.
+// kExact: three products one after the other; the fragments are [term: lo, mid, hi][half][token][t].
 template <int NT, int NX>
 struct Inputs {
-  static constexpr int kParts = NX == kPair ? 1 : NX;  // products a column
+  static constexpr int kParts = NX == kPair ? 1 : NX;  // products per column
   static constexpr int kTokenTiles = NX == kPair && NT > 1 ? NT / 2 : NT;
   int offset[NT];  // of the lane's column in each n-tile
   int half, part;  // strides
-  bool active;     // NT = 1: the lane has a token; what the others hold in `b` multiplies columns that nobody reads
+  bool active;     // NT = 1: the lane has a token; values in other lanes only affect unused columns
 
   __device__ __forceinline__ Inputs(int num_tokens, int lane) {
     const int rows = NX == kPair ? 2 * num_tokens : num_tokens;
@@ -234,7 +235,7 @@ struct Inputs {
   }
   __device__ __forceinline__ int tile() const { return kParts * part; }
 
-  // Both parts' sums together. NT = 1: in the lanes of the first ones.
+  // Adds both terms' sums. NT = 1: the result is in the lanes of the first terms.
   __device__ __forceinline__ static void Join(const float (&acc)[NT][4], float (&sum)[kTokenTiles][4]) {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
@@ -281,7 +282,7 @@ __device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, cons
   }
 }
 
-// A chunk: even tiles into acc[0], odd ones into acc[1], two at a time.
+// Multiplies a chunk: even tiles into acc[0], odd tiles into acc[1], two at a time.
 template <WeightFormat F, int NT, int NX>
 __device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, int lane, const uint8_t* x,
                                               const Inputs<NT, NX>& inputs, const ItemScales& scales, int scale_tile,
@@ -329,7 +330,7 @@ __device__ __forceinline__ float RowScale(const float* x, int cols, float eps, i
   return rsqrtf(WarpSum(square) / static_cast<float>(cols) + eps);
 }
 
-// Of every token: a warp a token, the last ones first, which have least to stage.
+// RowScale for every token: one warp per token. The last warps come first, because they have the least to stage.
 __device__ __forceinline__ void RowScales(const Params& p, float* scales) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int token = kWarps - 1 - static_cast<int>(threadIdx.x) / 32; token < p.num_tokens; token += kWarps) {
@@ -338,8 +339,8 @@ __device__ __forceinline__ void RowScales(const Params& p, float* scales) {
   }
 }
 
-// Columns [first, first + 64 tiles) of x, times the norm's weights if there is one, in shared memory as B fragments,
-// tile by tile.
+// Writes columns [first, first + 64 tiles) of x, times the norm's weights if there is one, to shared memory as B
+// fragments, tile by tile.
 template <int NX>
 __device__ __forceinline__ void StageInputs(const Params& p, int group, int first, int tiles, uint8_t* shared) {
   const int octets = tiles * 8, total = p.num_tokens * octets;
@@ -347,7 +348,7 @@ __device__ __forceinline__ void StageInputs(const Params& p, int group, int firs
                         static_cast<uintptr_t>(p.cols * 4)) %
                            16 ==
                        0;
-  // Eight numbers from `from`, column k, on.
+  // Loads eight numbers from `from`, which is column k.
   const auto load = [&](const float* from, int k, bool by_four, float(&v)[8]) {
     if (by_four && k + 8 <= p.cols) {
       const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
@@ -399,8 +400,8 @@ __device__ __forceinline__ float4 operator+(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// Sum of `count` (1, 2, 4 or 8) terms as a balanced tree: cut over blocks or warps, the sum of Q segments has the same
-// bits.
+// Sum of `count` (1, 2, 4 or 8) terms as a balanced tree, so that the sum of Q segments has the same bits if blocks or
+// warps divide it.
 __device__ __forceinline__ float4 TreeSum(const float4* terms, int stride, int count) {
   float4 sum = terms[0];
   if (count >= 2) sum = sum + terms[stride];
@@ -409,8 +410,8 @@ __device__ __forceinline__ float4 TreeSum(const float4* terms, int stride, int c
   return sum;
 }
 
-// Partial sums of a range, [part][token][row], and of what this block owns of it, [token][row quad / S][slice] float4:
-// row quads go round the blocks of the cluster.
+// Partial sums of a range, [part][token][row], and the received sums of this block's rows, [token][row quad / S][slice]
+// float4: row quads go round the blocks of the cluster.
 struct Exchange {
   float* partials;
   float4* received;
@@ -424,22 +425,22 @@ struct Exchange {
 
 inline BlockShape BlockShapeOf(const Params& p) { return {p.tile_cols, p.max_items, p.log_segments, p.log_slices}; }
 
-// Bytes of shared memory of a launch whose warps have rings of so many slots.
+// Bytes of shared memory of a launch whose warps have rings of `slots` slots.
 inline size_t SharedBytes(const Params& p, int num_tokens, int nx, int slots) {
   return SharedBytes(BlockShapeOf(p), num_tokens, nx, slots);
 }
 
-// Shared memory of which a multiprocessor has room for one block only. Two blocks of a grid that has one for every
-// multiprocessor may otherwise share one (they do where the kernel in front leaves early), and the step waits for them.
+// With this much shared memory a multiprocessor runs only one block. Otherwise two blocks of a grid that has one per
+// multiprocessor may share one (they do if the previous kernel leaves early), and the step waits for them.
 constexpr size_t kOneBlock = 116 * 1024;
 
-// In a translation unit of its own for each format: a launch with as many columns as the tokens need.
+// Launches with as many columns as the tokens need. Each format has its own translation unit.
 template <WeightFormat F>
 void LaunchFormat(const ExecContext& ctx, const Params& p);
-// Of a few tokens and a matrix where Pushes says so: y besides to the other ranks.
+// For a few tokens and a matrix with Pushes: also sends y to the other ranks.
 template <WeightFormat F>
 void LaunchPushing(const ExecContext& ctx, const Params& p, int64_t site);
-void LaunchExact(const ExecContext& ctx, const Params& p);  // x as three numbers, any format
+void LaunchExact(const ExecContext& ctx, const Params& p);  // three terms of x, any format
 int MaxClusters(const ExecContext& ctx, int slices);
 
 }  // namespace dsv4::tile_linear

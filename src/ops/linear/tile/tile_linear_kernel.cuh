@@ -1,5 +1,5 @@
-// The kernel of tile_linear_cuda.cu and its launches; that of one token and what chooses between them are in
-// tile_linear_one.cuh, which a translation unit for each format includes.
+// The kernel of tile_linear_cuda.cu and its launches. tile_linear_one.cuh has the kernel for one token and the choice
+// between them; the translation unit of each format includes it.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace dsv4::tile_linear {
 
-// y of four rows of an item's tile, from row `first` of the tile on.
+// Writes y of four rows of an item's tile, from row `first` of the tile.
 __device__ __forceinline__ void WriteRows(const Params& p, const Range& range, const float* scales, int item, int first,
                                           int token, float4 sum) {
   const int m = MatrixOf(p, item);
@@ -27,7 +27,7 @@ __device__ __forceinline__ void WriteRows(const Params& p, const Range& range, c
   }
 }
 
-// All warps' partial sums of a range, which lie in shared memory, become y.
+// Adds all warps' partial sums of a range, which are in shared memory, and writes y.
 __device__ __forceinline__ void Reduce(const Params& p, const Range& range, const float* scales, const Exchange& e,
                                        int rank, uint32_t parity) {
   const int slices = 1 << p.log_slices, parts = 1 << p.log_parts, items = range.end - range.begin;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void Reduce(const Params& p, const Range& range, cons
   }
 }
 
-// A warp's ring starts anew.
+// Resets a warp's ring.
 __device__ __forceinline__ void ResetBarriers(uint32_t full) {
   if (ElectLane()) {
     for (int s = 0; s < kSlots; ++s) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void ResetBarriers(uint32_t full) {
   __syncwarp();
 }
 
-// Even and odd tiles' sums become one, then the parts of each token.
+// Adds the sums of even and odd tiles, then the terms of each token.
 template <int NT, int NX>
 __device__ __forceinline__ void JoinSums(float (&acc)[2][NT][4], float (&sum)[Inputs<NT, NX>::kTokenTiles][4]) {
 #pragma unroll
@@ -101,7 +101,7 @@ template <WeightFormat F, int NT, int NX>
 __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots + 1];
-  __shared__ float row_scales[32];  // of the tokens' rows, which a norm multiplies sums with
+  __shared__ float row_scales[32];  // scales of the tokens' rows; with a norm they multiply the sums
   static_assert(sizeof barriers + sizeof row_scales <= kOwnShared);
   AllowNext();
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0),
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
   share.step = kWarps >> p.log_parts;
   share.first = p.tile_cols * segment >> p.log_segments;
   share.count = (p.tile_cols * (segment + 1) >> p.log_segments) - share.first;
-  // By way of a shuffle, so that loops do not compute it again.
+  // Through a shuffle, so that loops do not compute it again.
   const uint32_t ring = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0) + warp * (p.slots * kSlotBytes),
                  slots_end = ring + p.slots * kSlotBytes;
   const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kSlots * 8);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
   };
   if constexpr (HasScalesBeside(F) || F == kMixed) load_scales(range.begin + share.offset);
   if (p.norm != nullptr && static_cast<int>(threadIdx.x) < (p.cols + 31) / 32) {
-    // not waited for: this may be all the time there is
+    // not waited for: there may be no later time for it
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * threadIdx.x));
   }
   WaitForPrevious();
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
 #pragma unroll
       for (int j = 0; j < 2 * X::kTokenTiles; ++j) {
         const int token = j / 2 * 8 + lane % 4 * 2 + j % 2;
-        if (token >= p.num_tokens) continue;  // NT = 1: the lanes of the second parts have none
+        if (token >= p.num_tokens) continue;  // NT = 1: the lanes of the second terms have none
         float* y = to + token * token_stride + n;
         const float factor = !direct ? 1.0f : p.norm != nullptr ? a.factor * row_scales[token] : a.factor;
         if (n >= begin && n < end) y[0] = sum[j / 2][j % 2] * factor;
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
     }
     if (direct) continue;
     __syncthreads();
-    if (slices > 1 && i == cluster) ClusterWait();  // the others have begun: their memory may be written
+    if (slices > 1 && i == cluster) ClusterWait();  // the other blocks have begun: their memory may be written
     exchange.received = reinterpret_cast<float4*>(exchange.partials +
                                                   parts * p.num_tokens * Exchange::Stride(p.max_items)) +
                         parity * (p.num_tokens * Exchange::Quads(p.max_items, slices) * slices);

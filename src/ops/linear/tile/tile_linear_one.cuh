@@ -1,7 +1,7 @@
-// One token, the linears of a decode step of one sequence, or up to four, those of a step that verifies drafts:
-// tile_linear_kernel.cuh's kernel with as little beside the products as possible, for the step waits for issue slots
-// and for code here. A block has weights of one format. The same tiles, warps and order of sums, so the same bits as
-// among other tokens.
+// One token (the linears of a decode step of one sequence) or up to four (a step that verifies drafts). This is the
+// kernel of tile_linear_kernel.cuh with as little code around the products as possible, because issue slots and code
+// fetches limit the step. A block has weights of one format. Tiles, warps and the order of sums are the same, so a row
+// has the same bits as among other tokens.
 #pragma once
 
 #include "device/exchange.cuh"
@@ -10,28 +10,28 @@
 
 namespace dsv4::tile_linear {
 
-// Whether a launch is one that OneTokenKernel takes with room for so many tokens and rings of so many slots: blocks
-// have a range each, of whole row tiles.
+// Whether OneTokenKernel can run the launch with capacity for `tokens` tokens and rings of `slots` slots. Each block
+// has its own range, of whole row tiles.
 inline bool OneTokenTakes(const Params& p, int tokens, int slots = kSlots) {
   return OneTokenLoads(p) && OneTokenFits(BlockShapeOf(p), tokens, slots) &&
          (p.groups == 1 || (p.rows_per_group % 16 == 0 && p.groups <= p.num_clusters));
 }
 
-// What a launch that pushes is told besides.
+// The additional arguments of a launch that pushes.
 struct NoPush {
   static constexpr bool kPushes = false;
 };
 struct Push {
   static constexpr bool kPushes = true;
   RankPush to;
-  // The step's tag waits here for the end of the products: no register is held for it.
+  // Holds the step's tag until the end of the products, so that it needs no register.
   __device__ __forceinline__ static uint32_t& Tag() {
     __shared__ uint32_t tag;
     return tag;
   }
 };
 
-// TreeSum of 2^log_parts numbers a stride apart.
+// TreeSum of 2^log_parts numbers, `step` apart.
 __device__ __forceinline__ float SumOfParts(const float* from, int step, int log_parts) {
   float sum = from[0];
   if (log_parts >= 1) sum += from[step];
@@ -41,8 +41,8 @@ __device__ __forceinline__ float SumOfParts(const float* from, int step, int log
 }
 
 // A block whose range has weights of format F, in a launch of format L.
-// kDirect: a warp sums whole rows and stores y; else the warps of an item have a segment of K each.
-// kWhole: all segments are whole chunks. kTokens: room, at least as much as there are tokens. kRing: slots of a ring.
+// kDirect: a warp sums whole rows and stores y; else each warp of an item has a segment of K.
+// kWhole: all segments are whole chunks. kTokens: capacity, at least the number of tokens. kRing: slots of a ring.
 template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole, int kTokens, int kRing, typename P>
 __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, uint8_t* shared, uint64_t* barriers,
                                               float* row_scale) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
   const int log_parts = kDirect ? 0 : p.log_segments, part = warp & ((1 << log_parts) - 1), step = kWarps >> log_parts;
   const int first_tile = p.tile_cols * part >> log_parts, count = (p.tile_cols * (part + 1) >> log_parts) - first_tile;
   const Range range = RangeAt<L>(p, static_cast<int>(blockIdx.x));
-  // By way of a shuffle, so that loops do not compute it again.
+  // Through a shuffle, so that loops do not compute it again.
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0);
   const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0);
   WarpChunks<F, kTokens, kFull, kWhole, kRing, kSlotBytes> chunks(base, full, warp);
@@ -72,14 +72,14 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
     next_scales = ItemScales::Load(p, m, RowTile(p, m, range.group, of), first_tile, static_cast<int>(lane));
   };
   load_scales(item);
-  // A warp's first chunk is decoded before x is there.
+  // A warp's first chunk is decoded before x is available.
   OneTokenTiles<F, kTokens> tiles(lane);
   constexpr int kXTile = OneTokenTiles<F, kTokens>::kTile;
   uint32_t early[kFull][4][4];
   chunks.Begin(item < range.end ? count : 0);
   if (chunks.left() > 0) chunks.DecodeFirst(tiles, early, ask);
   uint8_t* const inputs = shared + kWarps * kRing * kSlotBytes;
-  // Segments' sums, [segment][token][row]; a thread adds those of its row.
+  // Segments' sums, [segment][token][row]; a thread adds the sums of its row.
   float* const partials = reinterpret_cast<float*>(inputs + p.tile_cols * kXTile);
   const int stride = Exchange::Stride(range.end - range.begin);
   float* y = nullptr;
@@ -112,7 +112,7 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
   const uint32_t x_begin = base + kWarps * kRing * kSlotBytes + first_tile * kXTile;
   float* to = nullptr;
   if constexpr (!kDirect) to = partials + (part * kTokens + token) * stride + (item - range.begin) * 16 + lane / 4;
-  int row = 0, rows = 0, known_end = 0;  // kDirect: of the matrix that items below known_end belong to
+  int row = 0, rows = 0, known_end = 0;  // kDirect: of the matrix of the items below known_end
   float factor = 1;
   const auto scale_of = [&](int i) {
     return kFp8 ? scales.Of((first_tile % 2 + count - chunks.left() + i) / 2) : 0.0f;
@@ -169,7 +169,7 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
   }
 }
 
-// kMixed: a matrix has its own format, a block one of them.
+// kMixed: each matrix has its own format, and each block has one of the formats.
 template <WeightFormat F, bool kDirect, bool kWhole, int kTokens, int kRing, typename P>
 __global__ void __launch_bounds__(kThreads, 1)
     OneTokenKernel(const __grid_constant__ Params p, const __grid_constant__ P push) {
@@ -190,12 +190,12 @@ void LaunchOneToken(const ExecContext& ctx, const Params& p, const P& push = {})
          dim3(kThreads), std::max(SharedBytes(p, kTokens, kPair, kRing), kOneBlock), p, push);
 }
 
-// Of up to kTokens tokens.
+// For up to kTokens tokens.
 template <WeightFormat F, int kTokens>
 void LaunchFewTokens(const ExecContext& ctx, const Params& p) {
   const bool whole = p.tile_cols % (TilesOfChunk(F) << p.log_segments) == 0;
   if (!OneTokenTakes(p, kTokens) || (F == kMixed && !RangesHaveOneFormat(p))) {
-    if constexpr (F != kMixed && kTokens == kFewTokens) {  // much of x: a smaller ring beside it
+    if constexpr (F != kMixed && kTokens == kFewTokens) {  // x takes much memory: a smaller ring
       constexpr int kSmall = kSlots - 1;
       if (p.log_segments > 0 && OneTokenTakes(p, kTokens, kSmall)) {
         return whole ? LaunchOneToken<F, false, true, kTokens, kSmall>(ctx, p)

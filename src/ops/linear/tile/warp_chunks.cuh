@@ -1,14 +1,14 @@
-// A warp's way through the packed tiles that it multiplies with one token or a few: chunks of tiles come by bulk copies
-// into a ring of its own in shared memory, the first one is decoded before x is there, and a chunk's place is asked
-// for again as soon as it is read. The caller says which chunk is copied next: `ask(slot, barrier)`, two addresses in
-// shared memory, asks for it, or does nothing behind the last one.
+// A warp's loop over the packed tiles that it multiplies with one token or a few. Bulk copies load chunks of tiles into
+// the warp's own ring in shared memory. The first chunk is decoded before x is available. The place of a chunk is
+// requested again as soon as the chunk is read. The caller selects the next chunk: `ask(slot, barrier)`, two addresses
+// in shared memory, requests it, or does nothing after the last one.
 #pragma once
 
 #include "ops/linear/tile/one_token.cuh"
 
 namespace dsv4::tile_linear {
 
-// kChunk: tiles of a chunk. kWhole: all chunks have so many. kRingSlots places of kSlot bytes.
+// kChunk: tiles of a chunk. kWhole: all chunks have kChunk tiles. kRingSlots places of kSlot bytes.
 template <WeightFormat F, int kTokens, int kChunk, bool kWhole, int kRingSlots, int kSlot>
 class WarpChunks {
  public:
@@ -16,8 +16,8 @@ class WarpChunks {
   static constexpr int kTile = static_cast<int>(TileBytes(F));
   static_assert(kChunk * kTile <= kSlot);
 
-  // Of the warp with this number in its block: `rings` and `barriers` are where the first warp's lie, kRingSlots places
-  // and as many barriers, those of the others behind them.
+  // For warp number `warp` of its block. `rings` and `barriers` are the addresses of the first warp's kRingSlots places
+  // and barriers; the other warps' follow.
   __device__ __forceinline__ WarpChunks(uint32_t rings, uint32_t barriers, int warp)
       : ring_(rings + warp * (kRingSlots * kSlot)),
         barriers_(barriers + warp * (kRingSlots * 8)),
@@ -31,14 +31,14 @@ class WarpChunks {
     __syncwarp();
   }
 
-  // Asks for as many chunks as the ring holds.
+  // Requests chunks until the ring is full.
   template <typename Ask>
   __device__ __forceinline__ void Fill(const Ask& ask) const {
 #pragma unroll 1
     for (int s = 0; s < kRingSlots; ++s) ask(ring_ + s * kSlot, barriers_ + 8 * s);
   }
 
-  // Decodes the first chunk of those that Begin named.
+  // Decodes the first chunk after Begin.
   template <typename Ask>
   __device__ __forceinline__ void DecodeFirst(const Products& products, uint32_t (&early)[kChunk][4][4],
                                               const Ask& ask) const {
@@ -52,12 +52,12 @@ class WarpChunks {
     ask(slot_, barrier_);
   }
 
-  // `count` tiles follow. Their x begins at `x` in shared memory; MultiplyFirst is told where by itself.
+  // Begins `count` tiles, whose x begins at `x` in shared memory. MultiplyFirst has its own argument for it.
   __device__ __forceinline__ void Begin(int count, uint32_t x = 0) { left_ = count, x_ = x; }
 
   __device__ __forceinline__ int left() const { return left_; }
 
-  // The products of the chunk that DecodeFirst decoded; scale_of(i): of its tile i (FP8).
+  // Multiplies the chunk that DecodeFirst decoded; scale_of(i): the scale of its tile i (FP8).
   template <typename ScaleOf>
   __device__ __forceinline__ void MultiplyFirst(Products& products, const uint32_t (&early)[kChunk][4][4], uint32_t x,
                                                 const ScaleOf& scale_of) {
@@ -69,7 +69,7 @@ class WarpChunks {
     Next();
   }
 
-  // The products of all chunks that are left of those that Begin named.
+  // Multiplies all remaining chunks.
   template <typename ScaleOf, typename Ask>
   __device__ __forceinline__ void MultiplyRest(Products& products, const ScaleOf& scale_of, const Ask& ask) {
     const auto one = [&](int i) {
@@ -110,7 +110,7 @@ class WarpChunks {
   int left_ = 0;
 };
 
-// For all formats but FP8.
+// For all formats except FP8.
 struct NoScales {
   __device__ __forceinline__ float operator()(int) const { return 0; }
 };

@@ -1,12 +1,12 @@
-// How LinearKernel (wgmma_linear_sm90.cu) hands on the sums of a warpgroup's 64 rows as FP16 numbers: 128 tokens at a
-// time through the warpgroup's half of the staging memory, from where bulk copies take whole blocks of 8 tokens.
+// Writes the sums of a warpgroup's 64 rows of LinearKernel (wgmma_linear_sm90.cu) as FP16 numbers: 128 tokens at a time
+// through the warpgroup's half of the staging memory. From there bulk copies write whole blocks of 8 tokens.
 #pragma once
 
 #include "ops/gemm_sm90.cuh"
 
 namespace dsv4::sm90 {
 
-// One block column of the next product's activations.
+// Writes one block column of the next product's activations.
 template <int kN>
 __device__ __forceinline__ void StoreBlocksOfSums(const GemmShared& s, const float (&acc)[kN / 2],
                                                   const float (&scale)[2], uint8_t* out, int blocks, bool last) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ void StoreBlocksOfSums(const GemmShared& s, const flo
   const uint32_t row = 2 * t + g % 2;
 #pragma unroll
   for (int round = 0; round < kN / 128; ++round) {
-    if (leads) BulkWaitRead<0>();  // what was there has left
+    if (leads) BulkWaitRead<0>();  // the previous contents have left
     NamedBarrier(4 + static_cast<int>(warpgroup), 128);
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
@@ -44,8 +44,8 @@ __device__ __forceinline__ void StoreBlocksOfSums(const GemmShared& s, const flo
   if (last && leads) BulkWait();
 }
 
-// Sixteen tokens' 8 x 8 blocks of two rows' halves each, in mma's layout, transposed: to the rows that lanes 8 m .. 8 m
-// + 7 name for block m.
+// Stores 8 x 8 blocks of sixteen tokens, two row halves each, in mma's layout, transposed: to the rows whose addresses
+// lanes 8 m .. 8 m + 7 hold for block m.
 __device__ __forceinline__ void StoreTransposed(uint32_t to, const uint32_t (&v)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]),
                "r"(v[2]), "r"(v[3])
@@ -68,13 +68,14 @@ __device__ __forceinline__ void MultiplyHalves(float (&d)[4], const uint32_t (&a
 // A block column of queries (ops/query_blocks.h).
 struct QueryColumn {
   uint8_t* blocks;        // of the tile's first token
-  float* squares;         // likewise
-  int squares_stride;     // of a token
-  const float2* cos_sin;  // likewise, 32 of a token; null: RoPE does not turn these channels
-  int num_tokens;         // of the tile, at most its width; not above 0: none of it exists
+  float* squares;         // of the tile's first token
+  int squares_stride;     // per token
+  const float2* cos_sin;  // of the tile's first token, 32 per token; null: RoPE does not turn these channels
+  int num_tokens;         // of the tile, at most its width; 0 or less: no token exists
 };
 
-// 128 tokens of what RoPE turns. Lanes g and g ^ 1 have a pair: each takes one of the two tokens, `token`.
+// Stages 128 tokens of channels that RoPE turns. Lanes g and g ^ 1 have a pair: each processes one of the two tokens,
+// `token`.
 __device__ __forceinline__ void StageTurned(const float* acc, const float (&scale)[2], const float2 (&angles)[2][16],
                                             uint32_t staging, uint32_t token, uint32_t g, uint32_t warp) {
   const bool odd = g % 2 != 0;
@@ -97,8 +98,8 @@ __device__ __forceinline__ void StageTurned(const float* acc, const float (&scal
   }
 }
 
-// X X^T of 16 tokens' channels, of tokens 0 to 7 and 8 to 15 the rows and columns; `blocks`: the first of their two
-// blocks in shared memory.
+// X X^T of 16 tokens' channels: low for tokens 0 to 7 (rows and columns), high for 8 to 15. `blocks`: the first of
+// their two blocks in shared memory.
 __device__ __forceinline__ void MultiplySelf(uint32_t blocks, uint32_t lane, float (&low)[4], float (&high)[4]) {
 #pragma unroll
   for (uint32_t k = 0; k < 4; ++k) {
@@ -109,7 +110,7 @@ __device__ __forceinline__ void MultiplySelf(uint32_t blocks, uint32_t lane, flo
   }
 }
 
-// 128 tokens of what RoPE does not turn: to `to`, transposed.
+// Stages 128 tokens of channels that RoPE does not turn, to `to`, transposed.
 __device__ __forceinline__ void StagePlain(const float* acc, const float (&scale)[2], uint32_t to) {
 #pragma unroll
   for (int j = 0; j < 16; j += 2) {
@@ -123,7 +124,8 @@ __device__ __forceinline__ void StagePlain(const float* acc, const float (&scale
   }
 }
 
-// What RoPE turns: 16 tokens' pairs of a lane, each asked for before the numbers are needed.
+// For channels that RoPE turns: a lane has the pairs of 16 tokens, and requests each angle before the numbers are
+// needed.
 template <int kN>
 __device__ __forceinline__ void StoreQueries(const GemmShared& s, const float (&acc)[kN / 2], const float (&scale)[2],
                                              const QueryColumn& to, bool last) {
@@ -131,14 +133,14 @@ __device__ __forceinline__ void StoreQueries(const GemmShared& s, const float (&
                  warpgroup = threadIdx.x / 128 - 1;
   const bool leads = threadIdx.x % 128 == 0, odd = g % 2 != 0;
   const uint32_t staging = s.staging + warpgroup * (kStagingBytes / 2);
-  // Lanes 8 m .. 8 m + 7 name the tokens of matrix m: of block m / 2, channels 16 warp + 8 (m % 2) ..
+  // Lanes 8 m .. 8 m + 7 hold the addresses of the tokens of matrix m: of block m / 2, channels 16 warp + 8 (m % 2) ..
   const uint32_t store_to = staging + lane / 16 * 1024 + lane % 8 * 128 +
                             (((2 * warp + lane / 8 % 2) ^ (lane % 8)) * 16);
-  // when RoPE turns them, lanes g and g ^ 1 have a pair: each takes one of the two tokens
+  // if RoPE turns them, lanes g and g ^ 1 have a pair: each processes one of the two tokens
   const uint32_t token_of_lane = 2 * t + g % 2;
 #pragma unroll
   for (int round = 0; round < kN / 128; ++round) {
-    if (leads) BulkWaitRead<0>();  // what was there has left
+    if (leads) BulkWaitRead<0>();  // the previous contents have left
     if (to.cos_sin == nullptr) {
       NamedBarrier(4 + static_cast<int>(warpgroup), 128);
       StagePlain(acc + 64 * round, scale, store_to);
@@ -158,8 +160,8 @@ __device__ __forceinline__ void StoreQueries(const GemmShared& s, const float (&
     const int blocks = min((to.num_tokens + 7) / 8 - 16 * round, 16);
     if (leads && blocks > 0) BulkStore(to.blocks + 16 * round * 1024, staging, static_cast<uint32_t>(blocks) * 1024);
     if (leads) BulkCommit();
-      // Sums of squares: the diagonals of X X^T, of 16 tokens at a time. The lane with 2 (lane % 4) or the next =
-      // lane / 4 has both of its tokens'.
+      // Sums of squares: the diagonals of X X^T, 16 tokens at a time. The lane with 2 (lane % 4) or 2 (lane % 4) + 1 =
+      // lane / 4 has both of its tokens' sums.
 #pragma unroll
     for (uint32_t i = 0; i < 2; ++i) {
       float low[4] = {}, high[4] = {};

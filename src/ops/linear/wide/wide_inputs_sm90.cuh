@@ -1,4 +1,4 @@
-// x for WideLinearKernel: two BF16 numbers an input, in blocks (ops/activation_blocks.cuh), and the scales of rows that
+// x for WideLinearKernel: two BF16 terms per input, in blocks (ops/activation_blocks.cuh), and the scales of rows that
 // a norm multiplies sums with.
 #pragma once
 
@@ -8,7 +8,7 @@
 namespace dsv4::wide_linear {
 
 constexpr int kFewTokens = 32, kManyTokens = 64;  // of a tile
-// Columns of a tile: its tokens' first numbers, then the second ones; bytes of it and 64 columns of x.
+// The columns of a tile: its tokens' first terms, then the second terms. The bytes of a tile and 64 columns of x.
 constexpr int ColumnsOf(int tokens) { return 2 * tokens; }
 constexpr int InputBytes(int tokens) { return ColumnsOf(tokens) * 128; }
 constexpr int kInputThreads = 256, kInputWarps = kInputThreads / 32;
@@ -24,12 +24,12 @@ struct Inputs {
   bool aligned, norm_aligned;
   float norm_eps;
 
-  __host__ __device__ int eighths() const { return tile_tokens / 8; }  // of a tile: a warp for 8 tokens
+  __host__ __device__ int eighths() const { return tile_tokens / 8; }  // of a tile: one warp per 8 tokens
   __host__ __device__ int tiles() const { return groups * slabs * token_tiles; }
   int input_blocks() const { return (tiles() * eighths() + kInputWarps - 1) / kInputWarps; }
 };
 
-// Eight tokens and 64 columns.
+// Converts eight tokens and 64 columns.
 __device__ __forceinline__ void ConvertBlock(const Inputs& p, int tile, int eighth) {
   const int lane = static_cast<int>(threadIdx.x) % 32, column = tile / p.token_tiles, group = column / p.slabs,
             k0 = column % p.slabs * 64, token = tile % p.token_tiles * p.tile_tokens + 8 * eighth + lane / 4;

@@ -1,6 +1,6 @@
 // The kernel of wide_linear_sm90.cu. A unit is 128 rows of W, kTokens tokens (32 or 64) and some of K's segments. Two
-// warps copy weights and inputs into rings of shared memory (gemm_sm90.cuh); two warpgroups decode 64 rows each and
-// multiply them with 2 kTokens columns: the tokens' first numbers and their second ones.
+// warps copy weights and inputs into rings of shared memory (gemm_sm90.cuh). Two warpgroups decode 64 rows each and
+// multiply them with 2 kTokens columns: the tokens' first terms and their second terms.
 #pragma once
 
 #include "ops/linear/wide/wide_inputs_sm90.cuh"
@@ -16,8 +16,8 @@ using sm90::WarpRows;
 constexpr int kInputStages = 6;
 constexpr int kMultipliers = 256;                      // threads
 constexpr int Sums(int tokens) { return tokens / 2; }  // of a thread: rows g and g + 8 of a quarter of the tokens
-// Sums that wait for others, a level of the tree of eight segments each: the first two in shared memory, the third one,
-// which a unit needs once, in scratch memory.
+// Sums that wait for other sums, one per level of the tree of eight segments: the first two levels in shared memory,
+// the third, which a unit needs once, in scratch memory.
 constexpr int kLevels = 3, kSharedLevels = 2;
 constexpr int UnitSumsBytes(int tokens) { return kMultipliers * Sums(tokens) * 4; }
 
@@ -28,12 +28,12 @@ constexpr int SharedBytes(WeightFormat f, int tokens) {
 static_assert(SharedBytes(WeightFormat::kBf16, kManyTokens) <= static_cast<int>(kSharedMemoryOfABlock));
 static_assert(kInputStages <= sm90::kMostTokenStages);
 
-// A format's sums of a segment: even and odd tiles have their own where chunks have several (tile_linear.cuh).
+// A format's sums of a segment: even and odd tiles have separate sums if chunks have several tiles (tile_linear.cuh).
 template <WeightFormat F>
 constexpr int kParities = TilesOfChunk(F) > 1 ? 2 : 1;
 
-// Registers of a thread: what a block is started with, then by role. Blocks of 32 tokens leave InputsKernel's room
-// beside them, so that their first weights come while x is converted.
+// Registers of a thread: at the start of a block, then by role. Blocks of 32 tokens leave room for InputsKernel, so
+// that their first weights arrive while x is converted.
 struct Registers {
   int start, copying, multiplying;
 };
@@ -45,8 +45,8 @@ struct Params {
   const uint8_t* inputs;    // Inputs::out
   const float* row_scales;  // or null
   float4* kept;             // [block][tokens / 8][thread]: the third level
-  float4* parts;            // [output][split][warp][tokens / 8][lane]: sums of units, where several have one output
-  int* counters;            // [output][warp]: units that have written theirs; zero between launches
+  float4* parts;            // [output][split][warp][tokens / 8][lane]: sums of units, if several units have one output
+  int* counters;            // [output][warp]: units that have written their sums; zero between launches
   GemmMatrix matrices[kMaxTileLinearMatrices];
   int count;
   int num_tokens, tile_tokens, token_tiles, groups, slabs, scale_stride;
@@ -57,7 +57,7 @@ struct Params {
   __host__ __device__ int units() const { return outputs() << log_splits; }
 };
 
-// Units of one output follow one another, and before that those of other tokens: they have the same weights.
+// In the order of units the token tiles of the same weights come first, then the splits of one output.
 struct Unit {
   int matrix, group, token_tile, row_tile0, row_tile_end;  // row tiles of the whole matrix
   int output, split;
@@ -151,7 +151,7 @@ __device__ __forceinline__ void GiveInputsBack(const GemmShared& s, const Positi
   if (threadIdx.x % 32 == 0) BarrierArrive(s.token_empty + 8 * ((at.tokens.count - stages_ago) % kInputStages));
 }
 
-// The next slab's weights: waits for a chunk's first; `odd`: of a segment's slabs.
+// Loads the next slab's weights; waits at a chunk's first slab. `odd`: of a segment's slabs.
 template <WeightFormat F, int kOdd>
 __device__ __forceinline__ void LoadSlab(const GemmShared& s, const Position& at, const WarpRows& rows,
                                          Weights<F>& raw) {
@@ -168,7 +168,7 @@ __device__ __forceinline__ void DecodeSlab(const GemmShared& s, Position& at, co
   BarrierArrive(s.weight_empty + 8 * at.weights.stage());
   ++at.weights.count;
 }
-// Starts the products of a slab. `add`: to what is in `acc`.
+// Starts the products of a slab. `add`: adds them to `acc`.
 template <int kTokens>
 __device__ __forceinline__ void StartProducts(const GemmShared& s, Position& at, const uint32_t (&a)[16], bool add,
                                               float (&acc)[kTokens]) {
@@ -190,14 +190,14 @@ __device__ __forceinline__ void Clear(float (&acc)[kCount][kTokens]) {
   }
 }
 
-// Decoded slabs, even and odd ones; `ready`: the first one of the segment that comes.
+// Decoded slabs, even and odd; `ready`: the first slab of the next segment is decoded.
 struct Decoded {
   uint32_t a[2][16];
   bool ready = false;
 };
 
-// acc = a segment's sums. A slab is decoded while the one before it is multiplied, and the next segment's first one
-// (of `next_slabs`; none: 0) behind an odd last one.
+// acc = a segment's sums. A slab is decoded while the previous one is multiplied; after an odd last slab so is the
+// first slab of the next segment (of `next_slabs`; 0: none).
 template <WeightFormat F, int kTokens>
 __device__ __forceinline__ void MultiplySegment(const GemmShared& s, Position& at, const WarpRows& rows, int slabs,
                                                 int next_slabs, Decoded& decoded, float (&acc)[kParities<F>][kTokens]) {
@@ -227,8 +227,8 @@ __device__ __forceinline__ void MultiplySegment(const GemmShared& s, Position& a
   GiveInputsBack(s, at, 1);
 }
 
-// The same for FP8, whose scales multiply the sums of a slab: scales[i] those of slabs 2 i and 2 i + 1 of all K.
-// While one warpgroup scales and decodes, the other one multiplies.
+// The same for FP8, whose scales multiply the sums of a slab: scales[i] are for slabs 2 i and 2 i + 1 of all K. While
+// one warpgroup scales and decodes, the other one multiplies.
 template <int kTokens>
 __device__ __forceinline__ void MultiplyScaledSegment(const GemmShared& s, Position& at, const WarpRows& rows,
                                                       const float* scales, int first, int slabs,
@@ -257,7 +257,7 @@ __device__ __forceinline__ void MultiplyScaledSegment(const GemmShared& s, Posit
   }
 }
 
-// Even and odd tiles' sums together, then both numbers'. v[4 j + 2 r + i]: row g + 8 r, token 8 j + 2 t + i.
+// Adds the sums of even and odd tiles, then the sums of both terms. v[4 j + 2 r + i]: row g + 8 r, token 8 j + 2 t + i.
 template <int kCount, int kTokens>
 __device__ __forceinline__ void Join(const float (&acc)[kCount][kTokens], float (&v)[kTokens / 2]) {
   constexpr int kSums = Sums(kTokens);
@@ -270,8 +270,8 @@ __device__ __forceinline__ void AddTo(float4 other, float* v) {
   v[0] = other.x + v[0], v[1] = other.y + v[1], v[2] = other.z + v[2], v[3] = other.w + v[3];
 }
 
-// Segment `index` of `count`, a power of two: v becomes the sum of the whole unit with the last one. A balanced tree:
-// what is complete on a level waits there for its neighbour.
+// Adds segment `index` of `count`, a power of two; with the last segment v becomes the sum of the whole unit. A
+// balanced tree: a complete sum waits on its level for its neighbour.
 template <int kSums>
 __device__ __forceinline__ void AddSegment(float4* shared, float4* memory, int index, int count, float (&v)[kSums]) {
   const int thread = static_cast<int>(threadIdx.x) - (kGemmThreads - kMultipliers);
@@ -299,8 +299,7 @@ __device__ __forceinline__ float4 Sum(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// A warp's sums of a unit go to scratch memory; the last one to come has the sums of all, as a balanced tree, and
-// true.
+// Writes a warp's sums of a unit to scratch memory. The last unit gets the sums of all, as a balanced tree, and true.
 template <int kSums>
 __device__ __forceinline__ bool AddSplits(const Params& p, const Unit& unit, int warp, float (&v)[kSums]) {
   constexpr int kWarpPart = kSums / 4 * 32, kUnitPart = 8 * kWarpPart;
@@ -345,7 +344,7 @@ __device__ __forceinline__ void StoreRows(const Params& p, const Unit& unit, int
       v[4 * j + 2 + i] *= factor;
     }
   }
-  const int row = row_tile * 16 - unit.group * m.n;  // negative where a group does not begin with a tile
+  const int row = row_tile * 16 - unit.group * m.n;  // negative if a group does not begin at a tile
   const int64_t stride = m.y_stride;
   float* const y = m.y + token0 * stride + unit.group * m.n + row;
   sm90::StoreSums<kTokens>(v, {1, 1}, p.num_tokens - token0, -row, m.n - row,
@@ -364,7 +363,7 @@ __global__ void __maxnreg__(RegistersOf(kTokens).start) WideLinearKernel(const _
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (warpgroup == 0) {
     sm90::FewerRegisters<RegistersOf(kTokens).copying>();
-    if (warp == 0) return CopyAllWeights<F>(s, p);  // no kernel writes them, so they need not wait
+    if (warp == 0) return CopyAllWeights<F>(s, p);  // no kernel writes them, so this warp does not wait
     if (warp != 1) return;
     WaitForPrevious();
     if (lane == 0) CopyAllInputs<kTokens>(s, p);

@@ -1,5 +1,5 @@
-// Weights for WideLinearKernel: a lane's part of a tile as BF16, the numbers of LaneTile (tile_mma.cuh). As for
-// RawWeights, whatever writes an A register is volatile.
+// Weights for WideLinearKernel: a lane's part of a tile as BF16, with the values of LaneTile (tile_mma.cuh). As in
+// RawWeights, every instruction that writes an A register is volatile.
 #pragma once
 
 #include "ops/tile_mma.cuh"
@@ -7,7 +7,7 @@
 namespace dsv4::wide_linear {
 
 template <WeightFormat F>
-struct Weights : sm90::RawWeights<F> {  // MXFP4, BF16: BF16 there, too
+struct Weights : sm90::RawWeights<F> {  // MXFP4, BF16: RawWeights are also BF16
   __device__ __forceinline__ void Load(uint32_t stage, const sm90::WarpRows& rows, uint32_t lane) {
     sm90::RawWeights<F>::template Load<false>(stage, rows, lane);
   }
