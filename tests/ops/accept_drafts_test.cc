@@ -43,8 +43,8 @@ void AcceptDraftsOnGpu(const ExecContext&, const AcceptDraftsArgs& a) {
   for (int64_t i = 0; i < n; ++i) a.rows[i].num_outputs = rows[static_cast<size_t>(i)].num_outputs;
 }
 
-// Three sequences of three rows and an idle row: none, one and both of the drafts are right; the one draw that is no
-// token ends a sequence's match.
+// Three sequences of three rows and a padding row: none, one and both of the draft tokens are accepted. The one draw
+// that is not a token ends a sequence's match.
 struct AcceptCase {
   GuardBuffer<int32_t> sampled{{10}, {4, 5, 6, 8, 2, 9, 1, 3, -1, 7}}, tokens{{10}, {0, 5, 6, 0, 8, 9, 0, 1, 3, -4}},
       draft_tokens{{3}, {1, 1, 1}}, results{{3, 6}};
@@ -97,7 +97,7 @@ DSV4_DEVICE_TEST(AcceptDrafts, GoesOnBehindWhatIsRight) {
   }
 }
 
-// Of every token that is taken, and of no other.
+// Counts exactly the accepted tokens.
 DSV4_DEVICE_TEST(AcceptDrafts, CountsWhatIsTaken) {
   for (const auto& at : Places(on, AcceptDrafts, AcceptDraftsOnGpu)) {
     AcceptCase a;

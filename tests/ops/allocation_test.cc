@@ -1,4 +1,4 @@
-// Ops allocate nothing once their working memory has grown: a decode step repeats the same sizes.
+// Ops allocate nothing after their working memory has grown: a decode step repeats the same sizes.
 #include "ops/experts/experts.h"
 #include "ops/kernels.h"
 #include "ops/linear/linear.h"

@@ -41,7 +41,7 @@ void CompressOnGpu(const ExecContext&, const CompressArgs& a) {
 
 void CompressByReference(const ExecContext&, const CompressArgs& a) { Compress(Reference(), a); }
 
-// The work of a decode step on a GPU: q_prepare compresses along the way.
+// The path of a decode step on a GPU: q_prepare also compresses.
 void CompressByPrepareOnGpu(const ExecContext&, const CompressArgs& a) {
   Mirror gpu;
   CompressArgs b = a;
@@ -70,7 +70,7 @@ struct Compressed {
   std::vector<float> gates;    // with their bias
 };
 
-// Sequence 0 of `cache` after tokens up to `end`, from `first_position` on.
+// Reads sequence 0 of `cache` after tokens up to `end`, from `first_position`.
 void ReadBack(const CacheFixture& cache, const CompressorLayout& layout, int64_t first_position, int64_t end,
               Compressed& out) {
   const SequenceView& seq = cache.sequences()[0];
@@ -90,8 +90,8 @@ void ReadBack(const CacheFixture& cache, const CompressorLayout& layout, int64_t
   }
 }
 
-// Feeds tokens [0, num_tokens) of `prompt` to sequence 0 of a fresh cache in steps of the given sizes, repeated, beside
-// a second sequence that gets the first `beside` tokens of the same prompt at every step.
+// Feeds tokens [0, num_tokens) of `prompt` to sequence 0 of a new cache, in steps of the given sizes, repeated. A
+// second sequence gets the first `beside` tokens of the same prompt in every step.
 Compressed Feed(const OpFn<CompressArgs> run, const ExecContext& ctx, const KvSpec& spec, bool index, Prompt& prompt,
                 int64_t num_tokens, const std::vector<int64_t>& sizes, int64_t first_position = 0, int64_t beside = 0) {
   std::vector<SequenceStep> steps = {{.cached = first_position, .tokens = 0}};
@@ -127,7 +127,7 @@ Compressed Feed(const OpFn<CompressArgs> run, const ExecContext& ctx, const KvSp
   return out;
 }
 
-// The compressors of a spec with this ratio: the main one and, at ratio 4, that of the index.
+// The compressors of a spec with this ratio: the main one and, at ratio 4, the index's.
 std::vector<bool> Indexes(int64_t ratio) {
   return ratio == 4 ? std::vector<bool>{false, true} : std::vector<bool>{false};
 }
@@ -136,11 +136,11 @@ const CompressorLayout& LayoutOf(const KvLayout& layout, bool index) {
   return index ? layout.layers[0].index : layout.layers[0].main;
 }
 
-// exp is good to 2 ulp and its argument to one rounding of |gate - max| <= 30; weights and products are sums of at most
-// `slots` terms; so a pooled channel is off by at most (2 * 33 u + gamma_(2 slots + 6)) max |value|, and so, relative
-// to the root mean square of the row and up to the norm's own few roundings, is the row. |value| <= 6, |norm| <= 6, and
-// a rotation and Hadamard step add 8 roundings; a GPU's norm, in float32 in blocks of 256, 16 more. A row's root mean
-// square is above 0.05 in these data.
+// The error of exp is 2 ulp, that of its argument one rounding of |gate - max| <= 30. Weights and products are sums of
+// at most `slots` terms. So a pooled channel is off by at most (2 * 33 u + gamma_(2 slots + 6)) max |value|. Relative
+// to the root mean square of the row, and up to the norm's own few roundings, the row is off by the same. |value| <= 6,
+// |norm| <= 6; a rotation and a Hadamard step add 8 roundings; a GPU's norm, in float32 in blocks of 256, adds 16 more.
+// A row's root mean square is above 0.05 in these data.
 double CompressTolerance(On on, int64_t ratio) {
   const int64_t slots = ratio == 4 ? 8 : 128, norm = on == On::kGpu ? 32 : 16;
   return (Gamma(66) + Gamma(2 * slots + 6) + Gamma(norm)) * 6 * 6 / 0.05;
@@ -174,7 +174,8 @@ DSV4_DEVICE_TEST(Compress, MatchesReference) {
   }
 }
 
-// Little work, so that compute-sanitizer ends soon: each ratio with rows that a chunk ends, begins and holds whole.
+// Little work, so that compute-sanitizer is fast: each ratio with rows that begin in a chunk, end in one, or are wholly
+// in one.
 DSV4_DEVICE_TEST(Compress, Short) {
   Random random(12);
   for (const int64_t ratio : {4, 128}) {
@@ -185,9 +186,10 @@ DSV4_DEVICE_TEST(Compress, Short) {
   }
 }
 
-// In FP8 and FP4 the two sides may round a channel to neighbouring codes where it lies within their float32 difference
+// In FP8 and FP4 the two sides may round a channel to neighbouring codes if it is within their float32 difference
 // (about 1e-5 of a step of 2^-4 .. 2^-1) of a tie: below 1 in 1,000 channels, and never by more than one code. A scale
-// flips when the block's largest lies that close to a power of two times 448 or 6: not in these data.
+// would change if the block's largest value were this close to a power of two times 448 or 6, which does not occur in
+// these data.
 DSV4_DEVICE_TEST(Compress, RoundedRowsMatchUpToTies) {
   Random random(5);
   for (const int64_t ratio : {4, 128}) {
@@ -216,8 +218,8 @@ void ExpectSameBytes(const Compressed& got, const Compressed& want, const std::s
   EXPECT_TRUE(BitEqual(got.gates, want.gates)) << what;
 }
 
-// However the prompt is cut, one token at a time included, and whatever else is in a step, the cache holds the same
-// bytes.
+// For every chunking of the prompt, also one token at a time, and with any other sequences in a step, the cache holds
+// the same bytes.
 DSV4_DEVICE_TEST(Compress, EveryChunkingGivesTheSameBytes) {
   Random random(2);
   for (const int64_t ratio : {4, 128}) {
@@ -236,7 +238,7 @@ DSV4_DEVICE_TEST(Compress, EveryChunkingGivesTheSameBytes) {
             ExpectSameBytes(Feed(run, ctx, spec, index, prompt, num_tokens, {1, 9}, 0, beside), want,
                             StrCat("beside ", beside));
           }
-          if (on == On::kGpu) break;  // has no threads to count
+          if (on == On::kGpu) break;  // a GPU has no thread count
         }
       });
     }
@@ -276,7 +278,7 @@ DSV4_DEVICE_TEST(Compress, SequencesOfAStepDoNotMix) {
   });
 }
 
-// As many tokens as sequences, but not one each: still in order.
+// The number of tokens equals the number of sequences, but not every sequence has one: rows are still in order.
 DSV4_DEVICE_TEST(Compress, AsManyTokensAsSequences) {
   Random random(6);
   const KvSpec spec = TinyKvSpec({4}, KvDtype::kF32);
@@ -331,8 +333,8 @@ TEST(CudaCompress, QPrepareDoesTheSame) {
   }
 }
 
-// Idle rows (engine/ranks/idle_rows.h) are all at position 0 of one sequence that has no pages: as many as a row takes
-// make none.
+// Padding rows (engine/ranks/idle_rows.h) all have position 0 of one sequence without pages. Enough of them to complete
+// a row do not emit one.
 TEST(CudaCompress, IdleRowsMakeNoRow) {
   DSV4_GPU_OR_SKIP();
   Random random(12);

@@ -23,7 +23,7 @@ void CountOnGpu(const ExecContext&, const CountExpertsArgs& a) {
 
 DSV4_DEVICE_TEST(CountExperts, AddsToWhatIsThere) {
   for (const auto& at : Places(on, CountExperts, CountOnGpu)) {
-    // 4: the shared one; a layer's fifth is none of it.
+    // 4 is the shared expert. The fifth number of a layer is outside the counted ones.
     GuardBuffer<int32_t> experts({2, 5}, {0, 2, 2, 4, -1, /**/ 1, 1, 1, 1, 1});
     GuardBuffer<int64_t> chosen({2, 4}, {10, 20, 30, 40, 50, 60, 70, 80}), passes({2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
     at.run({.experts = experts.tensor().i32(),

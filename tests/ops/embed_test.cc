@@ -29,7 +29,7 @@ DSV4_DEVICE_TEST(Embed, CopiesTheRowIntoEveryStreamExactly) {
       const QuantFixture table(random, {format}, v, d);  // unaligned, as in a mapped file
       const std::vector<double> rows = table.Decoded();
       for (const int64_t t : {0, 1, 5, 100, 300}) {
-        if (t * d > 100'000) continue;  // enough of either
+        if (t * d > 100'000) continue;  // large enough in one dimension
         GuardBuffer<int32_t> tokens(t);
         for (int64_t i = 0; i < t; ++i) tokens[i] = static_cast<int32_t>(i == 0 ? v - 1 : i == 1 ? 0 : random.Index(v));
         for (const auto& c : Places(on, Embed, EmbedOnGpu)) {
@@ -57,7 +57,7 @@ DSV4_DEVICE_TEST(Embed, IdleRowsAreZeros) {
   }
 }
 
-// The sampler's -1 for damaged logits must not read outside the table, and must show. The CPU refuses (below).
+// The sampler's -1 for damaged logits must not read outside the table, and must be visible. The CPU refuses it (below).
 TEST(CudaEmbed, TokensOutsideTheTableGiveNaN) {
   DSV4_GPU_OR_SKIP();
   Random random(2);

@@ -1,5 +1,5 @@
-// What experts take of a GPU's scratch memory, and that no number of rows is too large for it: sizes without a GPU,
-// parts on the CPU, both on a GPU.
+// The scratch memory that experts need on a GPU, and that every number of rows works. Sizes without a GPU, parts on the
+// CPU, both on a GPU.
 #include "ops/experts/experts_scratch.h"
 
 #include "support/compare.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kRows[] = {1, 2, 64, 128, 129, 2048, 2049, 4096, 8192, 16384, 65535, 65536, 200000};
 
-// A H200 as the engine uses it.
+// An H200 as the engine uses it.
 ExecContext H200(Regime regime, bool f32_inputs = false) {
   return {.device = DeviceKind::kCuda,
           .gpu = {.arch = 90, .multiprocessors = 132},
@@ -30,7 +30,7 @@ ExpertsShape ExpertsOf(WeightFormat format, int64_t d, int64_t f, int64_t expert
           .with_shared = with_shared};
 }
 
-// The parts are as few as they can be, cover all rows, and fit.
+// The number of parts is minimal; they cover all rows, and fit.
 void ExpectFits(const ExecContext& ctx, const ExpertsShape& shape) {
   for (const int64_t rows : kRows) {
     const int64_t part = ExpertsRowsAtOnce(ctx, shape, rows);
@@ -42,7 +42,7 @@ void ExpectFits(const ExecContext& ctx, const ExpertsShape& shape) {
       EXPECT_EQ(part, rows);
     }
     const int64_t last = rows -
-                         (CeilDiv(rows, part) - 1) * part;  // fewer rows may have less room in the caller's tensors
+                         (CeilDiv(rows, part) - 1) * part;  // with fewer rows the caller's tensors may have less room
     EXPECT_LE(ExpertsScratchBytes(ctx, shape, last), ctx.scratch.bytes) << rows << " rows, the last " << last;
   }
 }
@@ -64,7 +64,7 @@ TEST(ExpertsScratch, HoldsEveryNumberOfRowsOfTheReleasedShapes) {
   }
 }
 
-// Inputs of two numbers do not fit into the outputs' place.
+// Inputs with two terms do not fit into the memory of the outputs.
 TEST(ExpertsScratch, LongPassesTakeParts) {
   const ExpertsShape flash = ExpertsOf(WeightFormat::kNvfp4, 4096, 2048, 256, 6),
                      pro = ExpertsOf(WeightFormat::kNvfp4, 7168, 3072, 384, 6);
@@ -74,12 +74,12 @@ TEST(ExpertsScratch, LongPassesTakeParts) {
   EXPECT_EQ(ExpertsRowsAtOnce(H200(Regime::kLongPrompt), flash, 8192), 8192);
   EXPECT_EQ(ExpertsRowsAtOnce(H200(Regime::kLongPrompt), pro, 8192), 8192);
   EXPECT_EQ(ExpertsRowsAtOnce(H200(Regime::kDecode), flash, 8192),
-            8192);  // as many decode rows: --batch-invariant
+            8192);  // the same number of decode rows: --batch-invariant
   EXPECT_EQ(ExpertsRowsAtOnce(H200(Regime::kDecode), pro, 8192), 4096);
   EXPECT_EQ(ExpertsRowsAtOnce(H200(Regime::kDecode), pro, 16384), 5462);
 }
 
-// A row always fits, whatever the limits of a GPU let pass (model/deepseek_v4/config/gpu_limits.cc).
+// A row always fits, for all shapes that the limits of a GPU allow (model/deepseek_v4/config/gpu_limits.cc).
 TEST(ExpertsScratch, HoldsARowOfTheLargestShapes) {
   for (const Regime regime : {Regime::kDecode, Regime::kPrompt, Regime::kLongPrompt}) {
     for (const WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kBf16}) {
@@ -105,7 +105,7 @@ TEST(ExpertsScratch, PartsOnACpuHaveTheBitsOfTheWhole) {
   EXPECT_TRUE(BitEqual(OutputOf(l, {.op = ExpertsInPartsOfFour}), OutputOf(l)));
 }
 
-// Scratch memory for a part of the rows, and what F32 matrices launch a grid of.
+// Scratch memory for only a part of the rows, and the grid limit of F32 matrices.
 TEST(CudaExpertsScratch, PartsHaveTheBitsOfTheWhole) {
   DSV4_GPU_OR_SKIP();
   Random random(2);

@@ -20,11 +20,11 @@ namespace {
 
 const std::vector<Kernel<ExpertsArgs>> kExpertsKernels = DSV4_PRODUCT_KERNELS(ExpertsCpu);
 
-// What a product's sum is computed with (linear_test.cc).
+// The arithmetic of a product's sum (linear_test.cc).
 enum class ProductSums { kLanes, kAmx, kGpu, kGpuF32Inputs };
 
-// Calls fn(run, sums) for every kernel of this machine's CPU; on the GPU with inputs of two BF16 numbers and of
-// float32. Those that round activations to integers are the CPU's alone.
+// Calls fn(run, sums) for every kernel of this machine's CPU; on the GPU with inputs of two BF16 terms and of float32.
+// Only the CPU rounds activations to integers.
 template <typename Fn>
 void ForEachRun(On on, const Fn& fn) {
   if (on == On::kGpu) {
@@ -37,7 +37,7 @@ void ForEachRun(On on, const Fn& fn) {
   });
 }
 
-// Calls fn(kind) for every format that experts may have there.
+// Calls fn(kind) for every format that experts may have on the device.
 template <typename Fn>
 void ForEachExpertFormat(On on, const Fn& fn) {
   for (const QuantCase& kind : on == On::kGpu ? ExpertQuantCases() : AllQuantCases()) {
@@ -50,10 +50,10 @@ std::vector<float> ReferenceOf(ExpertsLayer& l, ActivationDtype activation = Act
   return OutputOf(l, {.ctx = Reference(), .activation = activation});
 }
 
-// Error of a sum over k relative to its magnitudes, with `more` additions behind it. A CPU's as in linear_test.cc. A
-// GPU's inputs are two BF16 numbers, within 2^-17; its tensor cores add with at least 24 bits but cut instead of
-// rounding: twice the unit; the additions are those of 4 steps a tile, of a warp's tiles, of eight warps, and 24 hold
-// what comes behind.
+// The error of a sum over k relative to its magnitudes, followed by `more` additions. For a CPU as in linear_test.cc. A
+// GPU's inputs are two BF16 terms, within 2^-17. Its tensor cores add with at least 24 bits but truncate instead of
+// rounding: twice the unit. The additions are 4 steps per tile, a warp's tiles, and eight warps; 24 covers the
+// additions after them.
 double ProductError(ProductSums sums, const QuantCase& kind, int64_t k, int64_t more) {
   const int64_t chunks = 2 * CeilDiv(k, 128) + 6 + more;
   switch (sums) {
@@ -83,9 +83,9 @@ GateAndUp ExactGateAndUp(const float* x, const double* gate, const double* up, i
   return exact;
 }
 
-// The error of h = silu(min(g, L)) clamp(u) w from those of g and u (|silu'| <= 1.1, clamps and the weight <= 1 do not
-// expand) plus 12 roundings (14 with a GPU's exponential), through the down projection, plus the down projection's own,
-// plus one addition a slot.
+// The error of h = silu(min(g, L)) clamp(u) w from the errors of g and u (|silu'| <= 1.1, clamps and the weight <= 1 do
+// not expand) plus 12 roundings (14 with a GPU's exponential), through the down projection, plus the down projection's
+// own error, plus one addition per choice.
 std::vector<double> Bounds(ExpertsLayer& l, const QuantCase& kind, const std::vector<float>& want, ProductSums sums) {
   const double limit = static_cast<double>(kSwigluLimit), in_error = ProductError(sums, kind, l.d, 0),
                down_error = ProductError(sums, kind, l.f, l.slots + 1);
@@ -153,7 +153,7 @@ DSV4_DEVICE_TEST(Experts, MatchesReference) {
   });
 }
 
-// Little work, so that compute-sanitizer ends soon: one token, a few, and more than one chunk of one expert's.
+// Little work, so that compute-sanitizer is fast: one token, a few, and more than one chunk of one expert.
 DSV4_DEVICE_TEST(Experts, FewTokensShort) {
   ForEachExpertFormat(on, [&](const QuantCase& kind) {
     Random random(8);
@@ -174,7 +174,7 @@ std::vector<ActivationDtype> ActivationsOn(On on) {
 DSV4_DEVICE_TEST(Experts, TokensDoNotDependOnTheirBatch) {
   ForEachExpertFormat(on, [&](const QuantCase& kind) {
     Random random(2);
-    // large enough that every thread of a CPU gets a part (ops/grain.h)
+    // large enough that every thread of a CPU has work (ops/grain.h)
     ExpertsLayer l(random, kind, 7, 256, 160, on == On::kCpu ? 23 : 40, 3, /*hot=*/true);
     std::vector<std::pair<int64_t, int64_t>> parts{{0, 1}, {7, 9}, {3, 20}, {l.t - 1, l.t}};
     for (int64_t t = 0; on == On::kCpu && t < l.t; ++t) parts.emplace_back(t, t + 1);
@@ -197,8 +197,8 @@ DSV4_DEVICE_TEST(Experts, TokensDoNotDependOnTheirBatch) {
   });
 }
 
-// With rounded activations the op equals its composition bit for bit: an identity matrix as the down projection shows
-// h, RoundActivation and Linear do the rest.
+// With rounded activations the op equals its composition bit for bit: with an identity matrix as the down projection
+// the output is h, and RoundActivation and Linear do the rest.
 TEST(Experts, RoundedActivationsEqualTheComposition) {
   Random random(3);
   const int64_t t = 11, slots = 2, d = 160, f = 160;
@@ -246,15 +246,15 @@ TEST(Experts, RoundedActivationsEqualTheComposition) {
   }
 }
 
-// A rounded input is RoundActivation's: with float32 products the op differs from the reference by float32 roundings
-// and where such a difference moves a hidden value across a rounding boundary: one step of its code in few places.
+// A rounded input is RoundActivation's. The op differs from the reference by float32 roundings of the products. In a
+// few places such a difference moves a hidden value across a rounding boundary: one step of its code.
 DSV4_DEVICE_TEST(Experts, RoundsActivations) {
   ForEachExpertFormat(on, [&](const QuantCase& kind) {
     Random random(3);
     ExpertsLayer l(random, kind, 5, 288, 160, 11, 2);
     for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4}) {
       const std::vector<float> want = ReferenceOf(l, mode);
-      // Not rounding at all is far from it: 2^-4 / sqrt(3) relative a value and more.
+      // Without rounding the difference is much larger: 2^-4 / sqrt(3) relative per value and more.
       if (l.matrices[0].gate.quantised()) {
         EXPECT_FALSE(RelativeRmsWithin(ReferenceOf(l), want, 1e-2));
       }
@@ -271,7 +271,8 @@ QuantTensor IdentityOfF32(const std::vector<float>& values, int64_t n) {
   return {.format = WeightFormat::kF32, .rows = n, .cols = n, .codes = reinterpret_cast<const uint8_t*>(values.data())};
 }
 
-// Rounding in the kernels against RoundActivation, bit for bit: identity matrices in both places show the hidden row.
+// The kernels' rounding against RoundActivation, bit for bit: with identity matrices in both places the output is the
+// hidden row.
 DSV4_DEVICE_TEST(Experts, RoundsBitForBit) {
   Random random(4);
   const int64_t n = 320;
@@ -292,7 +293,8 @@ DSV4_DEVICE_TEST(Experts, RoundsBitForBit) {
   for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4}) {
     ForEachRun(on, [&](ExpertsRun run, ProductSums sums) {
       if (sums == ProductSums::kGpu) return;
-      // h = silu(x) x of rounded x, from the same functions: with float32 down it is shown unrounded.
+      // h = silu(x) x of rounded x, from the same functions. With a float32 down projection the output is the unrounded
+      // h.
       run.activation = mode;
       l.matrices[0] = shows_h;
       const std::vector<float> unrounded = OutputOf(l, run);
@@ -325,7 +327,7 @@ DSV4_DEVICE_TEST(Experts, AnExpertTwiceInOneTokenCountsTwice) {
   }
 }
 
-// Weights in tensor cores' tiles, as a GPU has its experts in the host's memory: the bits of those in rows.
+// Weights in tensor cores' tiles, as offloaded experts are stored in host memory: the same bits as in rows.
 TEST(Experts, WeightsInTilesGiveTheBitsOfRows) {
   for (const QuantCase& kind : ExpertQuantCases()) {
     if (kind.format == WeightFormat::kF32) continue;
@@ -351,7 +353,7 @@ TEST(Experts, WeightsInTilesGiveTheBitsOfRows) {
         l.matrices = rows;
         if (sums == ProductSums::kLanes) {
           EXPECT_TRUE(BitEqual(got, want));
-        } else {  // rows go through AMX, tiles do not
+        } else {  // rows use AMX, tiles do not
           EXPECT_TRUE(WithinBounds(got, reference, Bounds(l, kind, reference, ProductSums::kLanes)));
         }
       });
@@ -359,7 +361,7 @@ TEST(Experts, WeightsInTilesGiveTheBitsOfRows) {
   }
 }
 
-// What a place without an expert gives is what weight 0 gives; the other rows keep their bits.
+// A choice without an expert gives the same as weight 0. The other rows keep their bits.
 DSV4_DEVICE_TEST(Experts, NoExpertAddsNothing) {
   ForEachExpertFormat(on, [&](const QuantCase& kind) {
     Random random(12);
@@ -402,7 +404,7 @@ bool SameBitsOrNan(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
 }
 
-// `down` has one code everywhere and scale byte n in row n; a token has one hidden value, in a column of its own.
+// `down` has one code everywhere and scale byte n in row n; a token has one hidden value, in its own column.
 void ExpectNvfp4Code(ExpertsLayer& l, const ExpertsRun& run, int64_t first) {
   const QuantTensor& down = l.matrices[0].down;
   for (float& v : l.x.span()) v = 0.0f;
@@ -413,7 +415,7 @@ void ExpectNvfp4Code(ExpertsLayer& l, const ExpertsRun& run, int64_t first) {
     for (int64_t n = 0; n < l.d; ++n) {
       const double want = h * WeightValue(down, n, (first + t) % l.f);
       const float got = all[static_cast<size_t>(t * l.d + n)];
-      // h from expf and two BF16 numbers.
+      // h is computed with expf, and has two BF16 terms.
       if (std::isnan(want)) {
         EXPECT_TRUE(std::isnan(got)) << n;
       } else {
@@ -427,7 +429,7 @@ void ExpectNvfp4Code(ExpertsLayer& l, const ExpertsRun& run, int64_t first) {
   }
 }
 
-// 0.5 is a subnormal on its way; chunks of one, two and more tokens.
+// During decoding 0.5 is a subnormal. Chunks of one, two and more tokens.
 DSV4_DEVICE_TEST(Experts, EveryNvfp4CodeAndScale) {
   const int64_t d = 256, f = 16;
   std::vector<uint8_t> eye(static_cast<size_t>(f * d / 2)), ones(static_cast<size_t>(f * d / 16), 0x38),

@@ -33,8 +33,8 @@ class FillWeightFormats : public ::testing::TestWithParam<QuantCase> {};
 INSTANTIATE_TEST_SUITE_P(Formats, FillWeightFormats, ::testing::ValuesIn(ExpertQuantCases()),
                          [](const auto& test) { return test.param.name(); });
 
-// Mean 0, the asked-for deviation, and every value within the format's rounding of the value it stands for: half a step
-// of E2M1 is at most 1/4 of a value (or a sixth of the block's largest over 4), of E4M3 1/16, of BF16 1/256.
+// Mean 0, the requested deviation, and every value within the format's rounding of its exact value: half a step of E2M1
+// is at most 1/4 of a value (or a sixth of the block's largest over 4), of E4M3 1/16, of BF16 1/256.
 TEST_P(FillWeightFormats, HasTheAskedForDistribution) {
   constexpr float kStd = 0.02f;
   const Filled f(GetParam(), 130, 256, 5, kStd);
@@ -63,7 +63,7 @@ TEST_P(FillWeightFormats, SeedsDifferAndRepeat) {
   EXPECT_NE(a.codes, c.codes);
 }
 
-// The kernels give the reference's bits, whatever the columns behind the last run of 16 and the addresses.
+// The kernels give the reference's bits for all numbers of columns after the last run of 16, and all addresses.
 TEST_P(FillWeightFormats, KernelsGiveTheBitsOfTheReference) {
   const QuantCase kind = GetParam();
   const bool fp4 = InfoOf(kind.format).bits == 4;
@@ -73,7 +73,7 @@ TEST_P(FillWeightFormats, KernelsGiveTheBitsOfTheReference) {
         const auto filled = [&](auto fill, const ExecContext& ctx) {
           QuantTensor w{.format = kind.format, .rows = 129, .cols = cols, .scale_dtype = kind.scale_dtype};
           std::vector<uint8_t> bytes(static_cast<size_t>(1 + 129 * (w.row_bytes() + cols)), 0xEE);
-          uint8_t* codes = bytes.data() + 1;  // as unaligned as in a file
+          uint8_t* codes = bytes.data() + 1;  // unaligned, as in a file
           uint8_t* scales = codes + 129 * w.row_bytes();
           w.codes = codes;
           w.block_scale = scales;
@@ -87,8 +87,8 @@ TEST_P(FillWeightFormats, KernelsGiveTheBitsOfTheReference) {
   });
 }
 
-// What is made for tight tiles fits them, from the base that it says, and has nine scales, as the released Flash; of
-// them the largest is rare for some deviations.
+// Matrices made for tight tiles fit them, from the stated base, and have nine scales, as the released Flash. For some
+// deviations the largest scale is rare.
 TEST(FillWeight, TightFormatsFillNineExponents) {
   for (const QuantCase kind : TightQuantCases()) {
     for (const float std : {1.0f, 1 / 64.0f, 0.0221f, 3e-5f}) {
@@ -107,7 +107,7 @@ TEST(FillWeight, TightFormatsFillNineExponents) {
         if (e == 8 && std != 0.0221f) continue;
         EXPECT_EQ(seen[e] > 0, e <= 8) << kind.name() << " " << std << " " << e;
       }
-      EXPECT_LT(*std::max_element(seen.begin(), seen.end()), 256 * 32 * 6 / 10) << "most blocks alike";
+      EXPECT_LT(*std::max_element(seen.begin(), seen.end()), 256 * 32 * 6 / 10) << "most blocks have one scale";
     }
   }
 }

@@ -25,7 +25,7 @@ GatherSharesArgs SharesOfRows(const ExecContext& ctx, std::initializer_list<Tens
 TEST(GatherShares, GivesEveryRankAllRows) {
   Random random(1);
   for (const int count : {2, 4, 8}) {
-    // Rows that give some ranks nothing, and shares of several sizes.
+    // Numbers of rows with which some ranks have none, and shares of several sizes.
     for (const Shape shape : {Shape{1, 1}, Shape{7, 3}, Shape{8, 5}, Shape{9, 64}, Shape{61, 17}, Shape{129, 33}}) {
       std::vector<std::unique_ptr<GuardBuffer<float>>> y;
       std::vector<std::unique_ptr<GuardBuffer<int32_t>>> ids;
@@ -56,7 +56,7 @@ TEST(GatherShares, GivesEveryRankAllRows) {
   }
 }
 
-// Blocks of 8 rows x 64 columns, column by column: of one's own rows, and of all.
+// Blocks of 8 rows x 64 columns, column by column: of the rank's own rows, and of all.
 TEST(GatherShares, BlocksGoToTheirPlaces) {
   const int64_t d = 192, columns = d / 64;
   for (const int count : {2, 4, 8}) {
@@ -93,7 +93,7 @@ TEST(GatherShares, BlocksGoToTheirPlaces) {
   }
 }
 
-// Without links nothing goes early, nor without ranks; GatherShares does it all then.
+// Without links, or without ranks, nothing is sent early; GatherShares then sends everything.
 TEST(GatherShares, ThreadsSendNothingEarly) {
   Exchange exchange(2, {.timeout_s = 60});
   std::vector<std::vector<float>> y(2, std::vector<float>(16 * 3));
@@ -130,7 +130,8 @@ TEST(GatherShares, AFailedExchangeLetsEverybodyPass) {
   EXPECT_EQ(exchange.status().message(), "a test");
 }
 
-// What an array of a GPU's exchange carries at once is counted alike by all, in chunks, each value's by itself.
+// All ranks count the same number of collectives for the arrays of a GPU's exchange: in chunks; each value begins a new
+// chunk.
 TEST(GatherShares, CountsExchangesByTheLongestShare) {
   RankView view{.count = 2, .memory = {.bulk_floats = 4096}};
   const ExecContext ctx{.ranks = &view};
@@ -145,7 +146,7 @@ TEST(GatherShares, CountsExchangesByTheLongestShare) {
   GatherSharesArgs sent = SharesOfRows(ctx, {rows(8192, 4096)});
   sent.sent = true;
   EXPECT_EQ(ShareExchanges(ctx, sent), 0);
-  view.memory = {.elements = 4096};  // by copies
+  view.memory = {.elements = 4096};  // transport kEvents
   EXPECT_EQ(count({rows(128, 64), rows(129, 64)}), 3);
 }
 

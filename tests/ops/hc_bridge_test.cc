@@ -29,7 +29,7 @@ void HcBridgeOnGpu(const ExecContext& ctx, const HcBridgeArgs& a) {
   gpu.Finish();
 }
 
-// What goes into the bridge of c.t tokens.
+// The inputs of a bridge of c.t tokens.
 struct Bridge {
   Bridge(Random& random, WeightFormat format, const HcCase& c)
       : site(random, format, c, (2 + c.h) * c.h, 3),
@@ -41,7 +41,7 @@ struct Bridge {
   GuardBuffer<float> y, norm, post, comb;
 };
 
-// What a bridge leaves of the first tokens.
+// The results of a bridge for the first tokens.
 struct Bridged {
   explicit Bridged(const HcCase& c) : streams({c.t, c.h, c.d}), out(c) {}
   // Holds the first tokens of `from` before the op.
@@ -92,8 +92,8 @@ void Compose(const ExecContext& ctx, const HcBridgeArgs& a) {
   RmsNorm(ctx, {.x = a.x, .weight = a.norm, .y = a.x, .eps = a.norm_eps});
 }
 
-// On a CPU the op is its parts, bit for bit. A GPU's has the tolerances of hc_post and hc_pre; the norm divides x by
-// its root mean square, which is above 0.05 in these data.
+// On a CPU the op equals its composition bit for bit. On a GPU it has the tolerances of hc_post and hc_pre; the norm
+// divides x by its root mean square, which is above 0.05 in these data.
 void ExpectTheComposition(On on, Random& random, WeightFormat format, const HcCase& c, bool first) {
   SCOPED_TRACE(StrCat(c.name(), first ? " first" : ""));
   Bridge bridge(random, format, c);
@@ -123,13 +123,13 @@ DSV4_DEVICE_TEST(HcBridge, EqualsTheComposition) {
   Random random(7);
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
     for (const HcCase& c : kHcCases) {
-      if (on == On::kCpu && c.t * c.h * c.d > 300'000) continue;  // seconds, for what smaller ones show
+      if (on == On::kCpu && c.t * c.h * c.d > 300'000) continue;  // takes seconds; smaller cases show the same
       for (const bool first : {false, true}) ExpectTheComposition(on, random, format, c, first);
     }
   }
 }
 
-// Little work, so that compute-sanitizer ends soon: a cluster of blocks a token, eight tokens and many.
+// Little work, so that compute-sanitizer is fast: a cluster of blocks per token, eight tokens and many.
 DSV4_DEVICE_TEST(HcBridge, EqualsTheCompositionShort) {
   Random random(9);
   ExpectTheComposition(on, random, WeightFormat::kF32, {1, 4, 4096}, false);
@@ -160,7 +160,7 @@ DSV4_DEVICE_TEST(HcBridge, TokensDoNotDependOnTheirBatchNorOnTheRun) {
   }
 }
 
-// A token's slots, yet to be added: the bits of their sum added beforehand. Only a GPU's kernel takes them.
+// A token's choices that the op adds: the same bits as if they were added before. Only the GPU kernel supports this.
 TEST(CudaHcBridge, AddsSlots) {
   DSV4_GPU_OR_SKIP();
   Random random(9);

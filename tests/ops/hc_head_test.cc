@@ -25,8 +25,9 @@ void HcHeadOnGpu(const ExecContext& ctx, const HcHeadArgs& a) {
   gpu.Finish();
 }
 
-// On a CPU: the products are off by K gamma_(K/8 + 40) (hc_fixture.h), times the scale 0.05 in the logit, times the
-// sigmoid's slope 1/4, plus roundings; then h products with |stream| <= 6. On a GPU and beyond small K: that of a mix.
+// On a CPU the products are off by K gamma_(K/8 + 40) (hc_fixture.h), times the scale 0.05 in the logit, times the
+// sigmoid's slope 1/4, plus roundings; then h products with |stream| <= 6. On a GPU, and for large K, the tolerance of
+// a mix.
 double HcHeadTolerance(On on, const HcCase& c) {
   const int64_t h = c.h, k = c.h * c.d;
   if (on == On::kGpu || k > 1024) return 6 * static_cast<double>(h) * HcMixTolerance(on, c);
@@ -65,7 +66,7 @@ DSV4_DEVICE_TEST(HcHead, MatchesReferenceAndDoesNotDependOnTheBatch) {
           args.out = one.tensor();
           run(ctx, args);
           EXPECT_TRUE(BitEqual(one.span(), all.row(c.t - 1)));
-          if (on == On::kGpu) break;  // has no threads to count
+          if (on == On::kGpu) break;  // a GPU has no thread count
         }
       });
     }

@@ -1,5 +1,5 @@
 // The mixes of mHC (ops/hc_pre/mix.h, and HcPre as a whole) against the paper's formulas in float64: the order of the
-// parameters, Sinkhorn's first step, the epsilons. Lessons 7 to 10 of the prototype.
+// parameters, Sinkhorn's first step, the epsilons.
 #include "ops/hc_pre/mix.h"
 
 #include <algorithm>
@@ -93,13 +93,13 @@ TEST(Sinkhorn, ManyStepsMakeADoublyStochasticMatrix) {
         row += c[4 * j + k];
         column += c[4 * k + j];
       }
-      EXPECT_NEAR(row, 1, 1e-3);     // converged by then
+      EXPECT_NEAR(row, 1, 1e-3);     // after 20 iterations
       EXPECT_NEAR(column, 1, 3e-6);  // the last step: 1 - eps
     }
   }
 }
 
-// The prototype started from exp(logits): other numbers, and an overflow for large logits.
+// A start from exp(logits) would give other numbers, and an overflow for large logits.
 TEST(Sinkhorn, Lesson09StartsFromARowSoftmax) {
   // Softmax of the rows: 3/4 1/4, 1/2 1/2. Columns: 3/5 1/3, 2/5 2/3. From exp it would be 3/4 1/2, 1/4 1/2.
   std::vector<float> c = {std::log(3.0f), 0, 0, 0};
@@ -120,7 +120,7 @@ TEST(Sinkhorn, Lesson09AddsEpsAfterTheSoftmax) {
   EXPECT_NEAR(c[0], 0.5, 1e-6);
 }
 
-// HcPre with fn = 0: the mixes are functions of base alone, so each part of base must land in its own mix.
+// HcPre with fn = 0: the mixes are functions of base alone, so each part of base must affect its own mix.
 struct Mixes {
   std::vector<float> x, post, comb;
 };
@@ -147,7 +147,7 @@ Mixes FromBase(const ExecContext& ctx, const std::vector<float>& base, const std
 
 double SigmoidDouble(double x) { return 1 / (1 + std::exp(-x)); }
 
-// The prototype split the parameters [pre, comb, post], and the residual grew without bound.
+// With the parameters split as [pre, comb, post] the residual would grow without bound.
 TEST(HcMix, Lesson07ParametersArePrePostComb) {
   Random random(3);
   const std::vector<float> base = random.Normals(24, 2);
@@ -167,7 +167,7 @@ TEST(HcMix, Lesson07ParametersArePrePostComb) {
   }
 }
 
-// Eps was missing on pre: a closed gate must still let eps through, and post has none.
+// Eps is added to pre, so that a closed gate still lets eps through; post has none.
 TEST(HcMix, Lesson10PreHasEpsAndPostHasNone) {
   std::vector<float> base(24, 0.0f);
   for (size_t i = 0; i < 8; ++i) base[i] = -200;

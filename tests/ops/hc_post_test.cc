@@ -43,7 +43,7 @@ DSV4_DEVICE_TEST(HcPost, MatchesTheFormulaInFloat64) {
               size += std::fabs(term);
             }
             want.push_back(sum);
-            bound.push_back(Gamma(h + 1) * size + 0x1p-140);  // each term meets at most h + 1 roundings
+            bound.push_back(Gamma(h + 1) * size + 0x1p-140);  // each term has at most h + 1 roundings
           }
         }
       }
@@ -78,8 +78,8 @@ TEST(HcPost, EveryKernelHasTheReferencesBits) {
   }
 }
 
-// The prototype used comb untransposed. A matrix that moves stream 0 to stream 1, 1 to 2, 2 to 3 and 3 to 0 tells the
-// two apart: its transpose moves them the other way.
+// The orientation of comb: a matrix that moves stream 0 to stream 1, 1 to 2, 2 to 3 and 3 to 0. Its transpose moves
+// them the other way.
 DSV4_DEVICE_TEST(HcPost, Lesson08CombMovesSourceToDestination) {
   GuardBuffer<float> y(Shape{1, 2}, {0, 0}), post(Shape{1, 4}, {1, 1, 1, 1}),
       comb(Shape{1, 4, 4}, std::vector<float>(16, 0));

@@ -25,7 +25,7 @@ void HcPreOnGpu(const ExecContext& ctx, const HcPreArgs& a) {
   gpu.Finish();
 }
 
-// Of the tokens from `first` on, as many as `out` has room for.
+// The arguments for the tokens from `first`, up to the size of `out`.
 HcPreArgs SiteArgs(HcSite& s, HcOutputs& out, int64_t first = 0) {
   const int64_t t = out.x.tensor().dim(0), h = s.streams.tensor().dim(1), d = s.streams.tensor().dim(2);
   return {.streams = {s.streams.data() + first * h * d, DType::kF32, {t, h, d}},
@@ -103,12 +103,12 @@ DSV4_DEVICE_TEST(HcPre, TokensDoNotDependOnTheirBatchNorOnTheRun) {
         run(ctx, SiteArgs(site, one, i));
         ExpectTheRows(one, all, i);
       }
-      if (on == On::kGpu) break;  // has no threads to count
+      if (on == On::kGpu) break;  // a GPU has no thread count
     }
   });
 }
 
-// A token whose values are damaged does not touch the others.
+// A token with damaged values does not affect the others.
 DSV4_DEVICE_TEST(HcPre, NaNStaysInItsToken) {
   Random random(3);
   const HcCase c{10, 4, 256};

@@ -29,7 +29,7 @@ void IndexTopkOnGpu(const ExecContext&, const IndexTopkArgs& a) {
   gpu.Finish();
 }
 
-// What SelectTopk promises, by a full sort.
+// The expected result of SelectTopk, by a full sort.
 std::vector<int32_t> SortedTopk(const std::vector<float>& score, int64_t k) {
   std::vector<int32_t> order(score.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
@@ -62,7 +62,7 @@ TEST(SelectTopk, EqualsAFullSort) {
   }
 }
 
-// Long lists are cut several times on the way; rising scores all the time, falling ones once.
+// Long lists are reduced several times; with rising scores always, with falling scores once.
 TEST(SelectTopk, TheOrderOfALongListDoesNotMatter) {
   Random random(5);
   std::vector<int32_t> scratch;
@@ -71,7 +71,7 @@ TEST(SelectTopk, TheOrderOfALongListDoesNotMatter) {
       std::vector<float> rising(static_cast<size_t>(n)), nan(rising.size(), std::numeric_limits<float>::quiet_NaN());
       for (int64_t i = 0; i < n; ++i) rising[static_cast<size_t>(i)] = static_cast<float>(i / 3);
       const std::vector<float> falling(rising.rbegin(), rising.rend()), equal(rising.size(), 1.0f);
-      std::vector<float> late = nan;  // the last of many NaN scores are numbers
+      std::vector<float> late = nan;  // the last scores, after many NaN, are numbers
       for (int64_t i = n - k / 2 - 1; i < n; ++i)
         late[static_cast<size_t>(i)] = -std::numeric_limits<float>::infinity();
       for (const auto& score : {rising, falling, equal, nan, late, random.Normals(n)}) {
@@ -89,7 +89,7 @@ struct TopkStep {
   int64_t heads, k;
 };
 
-// A GPU's kernels tell more sizes apart, and have the time for them.
+// A GPU has kernels for more sizes, and is fast enough to test them.
 std::vector<TopkStep> TopkSteps(On on) {
   KvSpec odd = TinyKvSpec({4});
   odd.index_head_dim = 12;
@@ -119,7 +119,7 @@ void ForEachTopk(On on, const std::function<void(const TopkFn&)>& fn) {
       fn([&](const Tensor& q, const Tensor& weights, const CacheView& cache, GuardBuffer<int32_t>& out) {
         run(ctx, {.q = q, .weights = weights, .cache = cache, .topk_idxs = out.tensor()});
       });
-      if (on == On::kGpu) break;  // has no threads to count
+      if (on == On::kGpu) break;  // a GPU has no thread count
     }
   });
 }
@@ -147,7 +147,7 @@ struct ExactQueries {
   GuardBuffer<float> q, weights;
 };
 
-// Whatever the kernel, twice: what the reference chooses.
+// Every kernel, twice, gives the choice of the reference.
 void ExpectReferencesChoice(On on, const Tensor& q, const Tensor& weights, const CacheFixture& cache, int64_t k) {
   GuardBuffer<int32_t> want({q.dim(0), k});
   IndexTopk(Reference(), {.q = q, .weights = weights, .cache = cache.View(0), .topk_idxs = want.tensor()});
@@ -180,7 +180,7 @@ DSV4_DEVICE_TEST(IndexTopk, EqualsReferenceAtLongContext) {
   ExpectReferencesChoice(on, exact.q.tensor(), exact.weights.tensor(), cache, 512);
 }
 
-// One token: rows that end at and behind the edges of what a warp, a block and all blocks take at once; the newest row,
+// One token: rows that end at and after the sizes that a warp, a block and all blocks process at once. The newest row,
 // which this step wrote, is the best or the worst.
 DSV4_DEVICE_TEST(IndexTopk, EqualsReferenceForOneTokenAtEdges) {
   Random random(8);
@@ -239,8 +239,7 @@ std::pair<double, double> ExactScore(const float* q, const float* weights, int64
   return {score, magnitude};
 }
 
-// With rounding a pick may differ from the reference's only by a row whose exact score lies within twice the error
-// bound.
+// With rounding a pick may differ from the reference's only by a row whose exact score is within twice the error bound.
 void ExpectLargestScores(On on, const CacheFixture& cache, GuardBuffer<float>& q, GuardBuffer<float>& weights,
                          int64_t heads, GuardBuffer<int32_t>& got) {
   const CompressorLayout& keys = cache.layout().layers[0].index;
@@ -280,7 +279,7 @@ DSV4_DEVICE_TEST(IndexTopk, ChoosesTheLargestScores) {
     const int64_t t = cache.num_tokens(), di = step.spec.index_head_dim;
     GuardBuffer<float> q({t, step.heads, di}, random.Normals(t * step.heads * di));
     GuardBuffer<float> weights({t, step.heads}, random.Normals(t * step.heads));
-    if (on == On::kGpu && di % 32 == 0) {  // whose tensor cores take queries as this op leaves them
+    if (on == On::kGpu && di % 32 == 0) {  // its tensor cores read queries in the form that this op writes
       RoundIndexQuery({}, {.q = q.tensor(), .dtype = step.spec.index_dtype});
     } else if (on == On::kGpu) {
       for (float& v : q.span()) RoundRow({.kind = RowFormat::Kind::kBf16, .dim = 1, .data_bytes = 2}, &v);
@@ -308,7 +307,7 @@ DSV4_DEVICE_TEST(IndexTopk, SelectsExactlyWhateverTheScores) {
   for (const int64_t context : {40, 4099, 16383, 16387, 33000, 141234, 1048575}) {
     for (const int64_t k : {1, 7, 512, 1024}) {
       if (context > 1000000 && k != 512) continue;
-      if (on == On::kCpu && context > 5000) continue;  // enough for a CPU, which has one way to choose
+      if (on == On::kCpu && context > 5000) continue;  // enough for a CPU, which has one selection
       for (int kind = 0; kind < 5; ++kind) {
         CacheFixture cache(TinyKvSpec({4}, KvDtype::kFp8, IndexDtype::kF32), {{context, 1}});
         const CompressorLayout& keys = cache.layout().layers[0].index;
@@ -330,7 +329,7 @@ DSV4_DEVICE_TEST(IndexTopk, SelectsExactlyWhateverTheScores) {
         GuardBuffer<float> q({1, 1, keys.dim}, std::vector<float>(static_cast<size_t>(keys.dim), 0.0f)),
             weights({1, 1}, {kind % 2 ? -1.0f : 1.0f});
         q[0] = 1;
-        for (int64_t i = 1; i < keys.dim; ++i) q[i] = 0;  // 0 * inf in the other channels is not wanted
+        for (int64_t i = 1; i < keys.dim; ++i) q[i] = 0;  // avoids 0 * inf in the other channels
         SCOPED_TRACE(StrCat(context, " ", k, " ", kind));
         ExpectReferencesChoice(on, q.tensor(), weights.tensor(), cache, k);
       }
@@ -338,8 +337,8 @@ DSV4_DEVICE_TEST(IndexTopk, SelectsExactlyWhateverTheScores) {
   }
 }
 
-// A token alone in its step chooses what it chooses in a batch, scores included: scores that differ in the last bit
-// would break ties differently.
+// A token alone in its step chooses the same as in a batch, scores included: scores that differ in the last bit would
+// break ties differently.
 DSV4_DEVICE_TEST(IndexTopk, ATokenAloneChoosesTheSame) {
   Random random(5);
   for (const IndexDtype dtype : {IndexDtype::kFp4, IndexDtype::kF32}) {
@@ -375,8 +374,8 @@ DSV4_DEVICE_TEST(IndexTopk, ATokenAloneChoosesTheSame) {
   }
 }
 
-// Tests that end soon under compute-sanitizer have names with Short: little work, each of a GPU's kernels once.
-// One token, scores that are all different whole numbers, or all equal: these only the radix choice tells apart.
+// Tests that are fast under compute-sanitizer have names with Short: little work, each of a GPU's kernels once.
+// One token; scores that are distinct whole numbers, or all equal. For equal scores only the radix selection decides.
 void ChooseFromNumbers(On on, int64_t rows, bool alike) {
   CacheFixture cache(TinyKvSpec({4}, KvDtype::kFp8, IndexDtype::kF32), {{4 * rows - 1, 1}});
   const CompressorLayout& keys = cache.layout().layers[0].index;
@@ -391,7 +390,7 @@ void ChooseFromNumbers(On on, int64_t rows, bool alike) {
   ExpectReferencesChoice(on, q.tensor(), weights.tensor(), cache, 100);
 }
 
-// The last `tokens` of a sequence of `rows` compressed rows, which may stand behind one without a token.
+// The last `tokens` of a sequence of `rows` compressed rows, optionally after a sequence without a token.
 void ChooseFromSums(On on, const KvSpec& spec, int64_t rows, int64_t tokens, int64_t heads, bool second = false) {
   Random random(9);
   std::vector<SequenceStep> sequences = {{4 * rows - tokens, tokens}};
@@ -402,7 +401,7 @@ void ChooseFromSums(On on, const KvSpec& spec, int64_t rows, int64_t tokens, int
   ExpectReferencesChoice(on, exact.q.tensor(), exact.weights.tensor(), cache, 100);
 }
 
-// One block chooses, and where it cannot decide the radix choice of one block does.
+// One block selects; if it cannot decide, the radix selection of one block does.
 DSV4_DEVICE_TEST(IndexTopk, OneBlockChoosesShort) {
   ChooseFromNumbers(on, 700, /*alike=*/false);
   ChooseFromNumbers(on, 700, /*alike=*/true);

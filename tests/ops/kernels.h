@@ -1,4 +1,4 @@
-// The kernels of an op by name, so that a test runs each of them whatever the dispatcher would choose.
+// The kernels of an op by name, so that a test runs each of them independently of the dispatcher.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@
   namespace dsv4 {                       \
   DSV4_DECLARE_CPU(NAME, ARGS)           \
   }
-// linear and experts, which know more instruction sets.
+// linear and experts, which have kernels for more instruction sets.
 #define DSV4_DECLARE_PRODUCT_KERNELS(NAME, ARGS) \
   namespace dsv4 {                               \
   DSV4_DECLARE_CPU_PRODUCT(NAME, ARGS)           \
@@ -50,8 +50,8 @@ struct Kernel {
   void (*run)(const ExecContext& ctx, const Args& args);
 };
 
-// Calls fn(run), or fn(run, tiles), for every kernel that this machine can run. `tiles`: it multiplies on AMX tiles,
-// whose order of summation is another (ops/linear/amx/tile_rows.h).
+// Calls fn(run), or fn(run, tiles), for every kernel that this machine can run. `tiles`: the kernel multiplies on AMX
+// tiles, which have another order of summation (ops/linear/amx/tile_rows.h).
 template <typename Args, typename Fn>
 void ForEachKernel(const std::vector<Kernel<Args>>& kernels, const Fn& fn) {
   for (const Kernel<Args>& kernel : kernels) {

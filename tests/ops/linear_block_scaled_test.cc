@@ -1,4 +1,4 @@
-// The order of block scales that Blackwell's tensor cores take, and unpacking tiles: facts, without a GPU.
+// The order of block scales for Blackwell's tensor cores, and unpacking of tiles: facts, without a GPU.
 #include "ops/linear/block_scaled/block_scaled.h"
 
 #include <cstring>
@@ -26,11 +26,11 @@ TEST(BlockScaled, EveryScaleHasAByteOfItsOwn) {
   EXPECT_EQ(BlockScaleBytes(129, 5), 256 * 8);
 }
 
-// CUTLASS: atoms ((32, 4), (16, 4)) with strides ((16, 4), (0, 1)), atoms of a row one behind the other.
+// CUTLASS: atoms ((32, 4), (16, 4)) with strides ((16, 4), (0, 1)), the atoms of a row one after the other.
 TEST(BlockScaled, TheOrderIsTheDocumentedOne) {
   const auto at = [](int64_t row, int64_t block) { return BlockScaleOffset(row, block, 12); };
   EXPECT_EQ(at(0, 0), 0);
-  EXPECT_EQ(at(0, 3), 3);   // four blocks of a row side by side
+  EXPECT_EQ(at(0, 3), 3);   // four blocks of a row are adjacent
   EXPECT_EQ(at(1, 0), 16);  // rows 0 .. 31 sixteen bytes apart
   EXPECT_EQ(at(32, 0), 4);  // rows 32, 64, 96 between them
   EXPECT_EQ(at(127, 3), 511);

@@ -45,9 +45,10 @@ struct IntegerExpected {
   std::vector<double> y, bound;
 };
 
-// The sums within blocks are exact. A block's passes through the product of two scales, a product and an addition for
-// each 128 columns, 4 additions of lanes and the global scale; n counts two roundings for each 128 columns (the generic
-// kernel), the last three, one for an integer of three bytes as float32 and one for the reference's product q * scale.
+// The sums within blocks are exact. A block's sum goes through the product of two scales, a product and an addition for
+// each 128 columns, 4 additions of lanes and the global scale. The number n of roundings is two for each 128 columns
+// (the generic kernel), the last three, one for an integer of three bytes as float32 and one for the reference's
+// product q * scale.
 IntegerExpected ExactIntegers(const Mode& mode, const std::vector<float>& x, const QuantFixture& w, int64_t num_tokens,
                               int64_t groups) {
   const int64_t k_dim = w.tensor().cols, rows = w.tensor().rows, per_group = rows / groups;
@@ -238,7 +239,7 @@ TEST_P(LinearIntegers, EveryCodeAndScaleDecodesExactly) {
   }
 }
 
-// The modes change E2M1 weights' inputs only.
+// The modes only change the inputs of E2M1 weights.
 TEST(LinearIntegers, OtherWeightsTakeTheirInputsAsTheyAre) {
   Random random(6);
   for (const ActivationDtype activation : {ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {

@@ -1,4 +1,4 @@
-// What holds for linear's kernels whatever their inputs are rounded to.
+// Properties of linear's kernels for every rounding of their inputs.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace dsv4::test {
 
-// Few rows and many tokens: threads share out tokens, not rows.
+// Few rows and many tokens: threads divide tokens, not rows.
 inline void ExpectSplitByTokenKeepsBits(const std::vector<Kernel<LinearArgs>>& kernels, const QuantCase& kind,
                                         ActivationDtype activation, uint64_t seed) {
   Random random(seed);

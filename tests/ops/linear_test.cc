@@ -104,8 +104,8 @@ DSV4_DEVICE_TEST(Linear, MatchesExactProducts) {
   });
 }
 
-// On a GPU: whole rows in a warp, segments in a block, slices in a cluster (K 8192 from 3 tokens on), groups; chunks
-// that are whole and not.
+// On a GPU: whole rows in a warp, segments in a block, slices in a cluster (K 8192 from 3 tokens), groups; whole and
+// incomplete chunks.
 DSV4_DEVICE_TEST(Linear, RowsDoNotDependOnTheirBatch) {
   using Size = std::tuple<int64_t, int64_t, int64_t>;  // N, K, groups
   const std::vector<Size> sizes = on == On::kCpu
@@ -194,7 +194,7 @@ DSV4_DEVICE_TEST(Linear, EveryFp8CodeDecodesExactly) {
   }
 }
 
-// On a GPU 0.5 is a subnormal on its way, NVFP4's sums carry a factor 2^-8, MXFP4's scales reach over all of BF16's
+// On a GPU 0.5 is a subnormal during decoding, NVFP4's sums carry a factor 2^-8, and MXFP4's scales cover all of BF16's
 // range.
 DSV4_DEVICE_TEST(Linear, EveryFp4CodeAndScaleDecodesExactly) {
   for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kNvfp4}) {
@@ -215,10 +215,10 @@ DSV4_DEVICE_TEST(Linear, EveryFp4CodeAndScaleDecodesExactly) {
           for (int64_t n = 0; n < 256; ++n) {
             const float want = static_cast<float>(WeightValue(w, n, k)), got = y[static_cast<size_t>(n)];
             if (way.sums == LinearSums::kAmx && std::fabs(want) < 0x1p-126f) {
-              EXPECT_EQ(got, 0.0f) << n;  // no subnormal numbers on tiles
+              EXPECT_EQ(got, 0.0f) << n;  // AMX tiles have no subnormals
             } else if (std::isfinite(want)) {
               EXPECT_EQ(got, want) << n << " code " << code << " k " << k;
-            } else {  // a NaN scale, or 4 * 2^127 times the zeros beside it
+            } else {  // a NaN scale, or 4 * 2^127 times the adjacent zeros
               EXPECT_FALSE(std::isfinite(got)) << n;
             }
           }

@@ -21,7 +21,7 @@ float HalfToF32(uint16_t bits) {
   return sign * std::ldexp(static_cast<float>(exponent > 0 ? 1024 + mantissa : mantissa), std::max(exponent, 1) - 25);
 }
 
-// A weight read back from its tile by the description in pack_weight.h, written without the packing code.
+// Reads a weight from its tile by the description in pack_weight.h, without the packing code.
 double TileValue(const QuantTensor& w, int64_t n, int64_t k) {
   const int64_t row = n % 16, column = k % 64, lane = row % 8 * 4 + column / 16, r = row / 8, in_lane = column % 16;
   const uint8_t* tile = w.codes + (n / 16 * CeilDiv(w.cols, 64) + k / 64) * TileBytes(w.format);
@@ -128,7 +128,7 @@ TEST(PackWeight, NegativeScalesTurnCodesAndZeroEmptiesThem) {
   const QuantFixture fixture(random, {WeightFormat::kNvfp4}, 256, 64, {.unaligned = false});
   QuantTensor w = fixture.tensor();
   std::vector<uint8_t> scales(256 * 4);
-  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(i / 4);  // a row each
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(i / 4);  // one row each
   w.block_scale = scales.data();
   GuardBuffer<uint8_t> codes(PackedCodeBytes(w));
   const PackWeightArgs args{.w = w, .codes = codes.data()};
@@ -151,14 +151,14 @@ TEST(PackWeight, PlacedCodesComeBack) {
   }
 }
 
-// `bytes` behind the first address that is `skew` bytes off an aligned one, as a file's tensors may lie.
+// A copy of `bytes` that begins `skew` bytes after an aligned address, as tensors of a file may.
 std::vector<uint8_t> Skewed(const uint8_t* bytes, int64_t count, int64_t skew) {
   std::vector<uint8_t> shifted(static_cast<size_t>(skew + count));
   if (count > 0) std::memcpy(shifted.data() + skew, bytes, static_cast<size_t>(count));
   return shifted;
 }
 
-// Packs where the device is; `skew` as above.
+// Packs on the device; `skew` as above.
 void PackOn(On on, const PackWeightArgs& a, int64_t skew) {
   const std::vector<uint8_t> codes = Skewed(a.w.codes, a.w.rows * a.w.row_bytes(), skew);
   QuantTensor from_first_scale = a.w;

@@ -24,7 +24,7 @@ void PlaceDraftsOnGpu(const ExecContext&, const PlaceDraftsArgs& a) {
   gpu.Finish();
 }
 
-// Rows behind the sequences' are idle; the first of each has its token already.
+// Rows after the sequences' are padding rows. The first row of each sequence already has its token.
 DSV4_DEVICE_TEST(PlaceDrafts, PutsDraftsBehindTheNextToken) {
   for (const auto& at : Places(on, PlaceDrafts, PlaceDraftsOnGpu)) {
     GuardBuffer<int32_t> drafted({2, 2}, {5, 6, -1, 8}), tokens({8}, {1, 0, 0, 2, 0, 0, -4, -4});

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kOffset = 64;
 
-// Sequences whose fixed blocks hold nothing but a ring behind kOffset bytes.
+// Sequences whose fixed blocks contain only a ring, after kOffset bytes.
 struct Rings {
   Rings(std::vector<SequenceView> v, int64_t ring_slots, int64_t row_width)
       : views(std::move(v)), slots(ring_slots), width(row_width) {
@@ -81,7 +81,7 @@ DSV4_DEVICE_TEST(PreviousRows, ReadsTheRowBeforeAndKeepsTheLast) {
             }
             EXPECT_TRUE(BitEqual(y.row(i), want)) << c.name << " row " << i;
           }
-          // The last eight tokens are kept, other slots and what lies in front of the ring stay.
+          // The last eight tokens are stored; other ring rows, and the bytes before the ring, do not change.
           for (int64_t i = std::max(seq.begin, seq.end - 8); i < seq.end; ++i)
             std::copy(row(i), row(i + 1), before.slot(s, seq.start + i - seq.begin));
           EXPECT_TRUE(BitEqual(rings.blocks[s], before.blocks[s])) << c.name << " sequence " << s;

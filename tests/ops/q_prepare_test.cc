@@ -27,7 +27,7 @@ void QPrepareOnGpu(const ExecContext&, const QPrepareArgs& a) {
   gpu.Finish();
 }
 
-// Angle 0 leaves the rotation out, a weight of ones the scaling: what is left can be written down.
+// Angle 0 omits the rotation, a weight of ones the scaling; the result is then easy to state.
 DSV4_DEVICE_TEST(QPrepare, NormsRoundsAndAppends) {
   Random random(1);
   const KvSpec spec = TinyKvSpec({4});
@@ -82,8 +82,8 @@ DSV4_DEVICE_TEST(QPrepare, EveryPartMayBeLeftOut) {
   }
 }
 
-// A row of kv may round to the neighbouring code (FP8: 2^-3 of it, the smallest 2^-9 of the block's largest) where it
-// lies within the norm's error of a tie: below one channel in 1,000.
+// A row of kv may round to the neighbouring code (FP8: 2^-3 of it, the smallest 2^-9 of the block's largest) if it is
+// within the norm's error of a tie: below one channel in 1,000.
 void ExpectRoundedRows(GuardBuffer<float>& kv, GuardBuffer<float>& want, KvDtype dtype) {
   const double step = dtype == KvDtype::kFp8 ? 0.126 : dtype == KvDtype::kBf16 ? 0.0079 : 1e-5;
   int64_t flips = 0;
@@ -160,14 +160,14 @@ DSV4_DEVICE_TEST(QPrepare, MatchesTheOpsItStandsFor) {
   }
 }
 
-// Little work, so that compute-sanitizer ends soon.
+// Little work, so that compute-sanitizer is fast.
 DSV4_DEVICE_TEST(QPrepare, MatchesTheOpsItStandsForShort) {
   Random random(4);
   ExpectTheOps(on, random, true, KvDtype::kFp8, IndexDtype::kFp4, true);
   ExpectTheOps(on, random, false, KvDtype::kF32, IndexDtype::kF32, false);
 }
 
-// Each part alone gives the bits that it has beside the others; a row's bits do not depend on T.
+// Each part alone gives the same bits as together with the others; a row's bits do not depend on T.
 DSV4_DEVICE_TEST(QPrepare, PartsAndRowsAreIndependent) {
   Random random(2);
   const KvSpec spec = FullKvSpec({4});
@@ -203,7 +203,7 @@ DSV4_DEVICE_TEST(QPrepare, PartsAndRowsAreIndependent) {
   }
 }
 
-// A GPU has a kernel of its own for the index heads of long prompts: the bits of a row alone.
+// A GPU has a separate kernel for the index heads of long prompts: the bits are the same as for one row.
 void ExpectRowsAlone(On on, Random& random, IndexDtype dtype, int64_t pairs, const std::vector<int64_t>& rows) {
   const int64_t t = 71, ni = 61, di = 128;  // 4,331 heads: not a multiple of a block's
   GuardBuffer<float> iq({t, ni, di}, random.Normals(t * ni * di)), cs({t, pairs, 2}, random.Normals(t * pairs * 2));

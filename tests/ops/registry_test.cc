@@ -40,7 +40,7 @@ TEST(Registry, TheFirstSupportedCandidateIsChosen) {
   }
 }
 
-// On a GPU nothing falls back to the CPU. A build without CUDA knows the names, too, and has nothing to run.
+// On a GPU nothing falls back to the CPU. A build without CUDA also has the names, without kernels to run.
 TEST(Registry, EveryOpNamesItsKernelsOnTheGpu) {
   const std::set<std::string> kernels = test::KernelsOfTheTree();
   for (const OpImplementations& op :
@@ -59,7 +59,7 @@ TEST(Registry, EveryOpNamesItsKernelsOnTheGpu) {
   }
 }
 
-// Lesson 20: no silent fall-back. What takes the time of a step has a vectorised implementation, and it is chosen.
+// No silent fall-back: the ops that take most of a step's time have a vectorised implementation, and it is chosen.
 TEST(Registry, Lesson20HeavyOpsDoNotRunTheirReference) {
   const std::set<std::string> heavy = {"compress", "experts",  "hc_pre",          "index_topk",
                                        "linear",   "rms_norm", "sparse_attention"};
@@ -70,7 +70,7 @@ TEST(Registry, Lesson20HeavyOpsDoNotRunTheirReference) {
   }
 }
 
-// The choice depends on the machine and the context only: same for every number of threads.
+// The choice depends only on the machine and the context: it is the same for every number of threads.
 TEST(Registry, ThreadsDoNotChangeTheChoice) {
   ThreadPool pool(2);
   const auto alone = ListOps({}), threaded = ListOps({.pool = &pool});

@@ -23,10 +23,10 @@ void RmsNormOnGpu(const ExecContext&, const RmsNormArgs& a) {
   gpu.Finish();
 }
 
-// Every term of the sum of squares is positive, so its relative error is at most gamma_n with n roundings a term
-// (D / 64 additions in a lane, 7 of a tail, 6 of lanes and accumulators, the square); the root halves it. Division,
+// Every term of the sum of squares is positive, so its relative error is at most gamma_n with n roundings per term (D /
+// 64 additions in a lane, 7 of a tail, 6 of lanes and accumulators, the square). The root halves the error. Division,
 // eps, root, reciprocal and two products round six times; the reference three. A GPU adds D / 256 terms in a thread, 5
-// of lanes, 8 of warps, the square, and its rsqrtf is good to 2 ulp.
+// of lanes, 8 of warps, the square; the error of its rsqrtf is 2 ulp.
 double RelativeError(On on, int64_t d) {
   return on == On::kGpu ? Gamma(CeilDiv(d, 256) + 14) / 2 + Gamma(12) : Gamma(CeilDiv(d, 64) + 14) / 2 + Gamma(9);
 }

@@ -73,8 +73,8 @@ DSV4_DEVICE_TEST(RopeAngles, CosineAndSineOfTheFloat32AngleUpToAMillion) {
   }
 }
 
-// Everywhere correctly rounded but for a few float64 ulps before the rounding to float32: they may differ by one
-// float32 ulp where the value lies that close to a tie, about once in 2^28.
+// Results are correctly rounded, except for a few float64 ulps before the rounding to float32. They may differ by one
+// float32 ulp if the value is that close to a tie, about once in 2^28.
 DSV4_DEVICE_TEST(RopeAngles, MatchesReferenceAtAnyPosition) {
   Random random(1);
   std::vector<int64_t> at = {0, 1, 2, 127, 128, 4095, 1'048'575};

@@ -100,7 +100,7 @@ DSV4_DEVICE_TEST(Rope, BitEqualToReference) {
   }
 }
 
-// What RoPE is for: a product depends on the distance of two positions only.
+// The purpose of RoPE: a product depends only on the distance of two positions.
 TEST(Rope, ProductsDependOnDistanceOnly) {
   Random random(2);
   const std::vector<float> q = random.Normals(64), k = random.Normals(64);

@@ -27,7 +27,7 @@ constexpr ActivationDtype kModes[] = {ActivationDtype::kNative, ActivationDtype:
                                       ActivationDtype::kNvfp4,  ActivationDtype::kInt8, ActivationDtype::kInt16,
                                       ActivationDtype::kInt24};
 
-// Integers are a CPU's.
+// Only a CPU has the integer modes.
 bool Has(On on, ActivationDtype mode) { return on == On::kCpu || !IsInteger(mode); }
 
 // Rows of very different size: a scale that leaks from one row to another shows.
@@ -71,7 +71,7 @@ DSV4_DEVICE_TEST(RoundActivation, EveryModeRoundsByRowAsItsCodecDoes) {
   }
 }
 
-// Lessons 4 and 6: the scale is this row's, taken now. A row gives the same bits alone, beside larger rows, and after
+// The scale is computed from this row in this call. A row gives the same bits alone, next to larger rows, and after
 // another call.
 DSV4_DEVICE_TEST(RoundActivation, Lesson06ARowDoesNotDependOnItsBatchOrThePast) {
   Random random(2);
@@ -123,7 +123,7 @@ TEST(RoundActivation, Lesson04SmallRowsKeepTheirMagnitude) {
     GuardBuffer<float> y(Shape{2, 128});
     RoundActivation({}, {.x = x.tensor(), .y = y.tensor(), .mode = mode});
     EXPECT_TRUE(RelativeRmsWithin(y.row(0), x.row(0), mode == ActivationDtype::kFp8 ? 0.04 : 0.12));
-    // FP8 has a floor (1e-4) under the block's maximum: steps of 2^-31 there. NVFP4 has none.
+    // FP8 has a lower bound (1e-4) for the block's maximum: steps of 2^-31 there. NVFP4 has none.
     EXPECT_TRUE(RelativeRmsWithin(y.row(1), x.row(1), mode == ActivationDtype::kFp8 ? 0.04 : 0.12));
   }
 }

@@ -104,7 +104,7 @@ DSV4_DEVICE_TEST(RoundIndexQuery, Bf16AndF32DoNotRotate) {
   }
 }
 
-// Queries and keys are rotated alike, so their products survive; a rotation on one side only would not pass.
+// Queries and keys have the same rotation, so their products do not change; a rotation on one side only would fail.
 TEST(RoundIndexQuery, ProductsSurviveRotationAndRounding) {
   Random random(4);
   const RowFormat key_format = IndexKeyFormat(IndexDtype::kFp4, 128);

@@ -78,7 +78,7 @@ DSV4_DEVICE_TEST(RoundKv, BitEqualToReference) {
 TEST(RoundKv, Fp8IsHandComputedAndRopeChannelsAreBf16) {
   std::vector<float> x(96, 0.0f);
   x[0] = 1, x[1] = 0.3f;    // block of 64: scale 2^-8; 76.8 is nearest to 80: 0.3125
-  x[64] = 448, x[65] = 17;  // block of the last 16: scale 1; 17 lies between 16 and 18: a tie, to 16
+  x[64] = 448, x[65] = 17;  // block of the last 16: scale 1; 17 is between 16 and 18: a tie, to 16
   x[80] = 1 + 0x1p-8f;      // RoPE: BF16 has steps of 2^-7 there: a tie, to 1
   x[81] = 0.3f;
   GuardBuffer<float> kv(Shape{1, 96}, x);

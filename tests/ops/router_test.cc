@@ -33,8 +33,8 @@ void RouterOnGpu(const ExecContext&, const RouterArgs& a) {
 
 double Score(double z) { return std::sqrt(z > 50 ? z : std::log1p(std::exp(z))); }
 
-// Scores, their sum and the weights meet about ten roundings each, and exp and log1p one unit in the last place; two on
-// a GPU.
+// Scores, their sum and the weights have about ten roundings each; exp and log1p have one unit in the last place, on a
+// GPU two.
 double WeightTolerance(On on) { return Gamma(on == On::kGpu ? 28 : 24); }
 
 std::vector<double> Weights(std::span<const float> logits, std::span<const int32_t> chosen, double scaling) {
@@ -63,11 +63,11 @@ Routed Learned(const Place<RouterArgs>& at, const std::vector<float>& logits, co
   return {experts.values(), weights.values()};
 }
 
-// Lesson 15: a selection sort lost its temporary. Against a full sort, with many ties: logits from few values.
+// The choice equals that of a full sort, with many ties: logits from few values.
 DSV4_DEVICE_TEST(Router, Lesson15PicksWhatAFullSortPicks) {
   Random random(1);
   for (const int64_t e : {1, 2, 6, 16, 33, 128, 256, 384, 512}) {
-    const int64_t most = on == On::kGpu ? std::min<int64_t>(e, 32) : e;  // a GPU's kernel chooses 32 at most
+    const int64_t most = on == On::kGpu ? std::min<int64_t>(e, 32) : e;  // a GPU's kernel chooses at most 32
     for (const int64_t a : {int64_t{1}, std::min<int64_t>(e, 6), most}) {
       const int64_t t = 30;
       std::vector<float> logits;
@@ -105,7 +105,7 @@ DSV4_DEVICE_TEST(Router, BiasChoosesButDoesNotWeigh) {
         const std::span<const float> w(r.weights.data() + row * a, static_cast<size_t>(a));
         EXPECT_TRUE(Near(w, Weights(z, chosen, 2.5), 0, WeightTolerance(on))) << c.name;
         EXPECT_NEAR(std::accumulate(w.begin(), w.end(), 0.0), 2.5, 1e-5);
-        // Best first by score plus bias, and none left out that is better than the last one in.
+        // Best first by score plus bias; no expert that is not chosen is better than the last chosen one.
         const auto biased = [&](int64_t x) { return Score(z[static_cast<size_t>(x)]) + bias[static_cast<size_t>(x)]; };
         for (size_t i = 1; i < chosen.size(); ++i) EXPECT_GE(biased(chosen[i - 1]), biased(chosen[i]) - 1e-6);
         for (int64_t x = 0; x < e; ++x) {
@@ -135,14 +135,14 @@ DSV4_DEVICE_TEST(Router, TiesGoToTheLowerExpert) {
     EXPECT_EQ(Learned(c, std::vector<float>(8, -500.0f), std::vector<float>(8, 0.0f), 3, 1).experts,
               (std::vector<int32_t>{0, 1, 2}))
         << c.name;
-    std::vector<float> many(384, 0.5f);  // the lowest of equals lies behind its lane's first expert
+    std::vector<float> many(384, 0.5f);  // the lowest of equals comes after its lane's first expert
     many[3] = many[70] = many[35] = 2;
     EXPECT_EQ(Learned(c, many, std::vector<float>(384, 0.0f), 5, 1).experts, (std::vector<int32_t>{3, 35, 70, 0, 1}))
         << c.name;
   }
 }
 
-// Lesson 14: the prototype gave hash-routed experts equal weights.
+// Hash-routed experts have the weights of their scores, not equal weights.
 DSV4_DEVICE_TEST(Router, Lesson14HashLayersWeighByLearnedScores) {
   Random random(3);
   const int64_t t = 20, e = 16, a = 3, v = 50;
@@ -172,7 +172,7 @@ DSV4_DEVICE_TEST(Router, Lesson14HashLayersWeighByLearnedScores) {
   }
 }
 
-// Whatever their logits are.
+// For any logits.
 DSV4_DEVICE_TEST(Router, IdleRowsHaveNoExperts) {
   Random random(9);
   const int64_t t = 5, e = 16, a = 3, v = 7;
@@ -238,7 +238,7 @@ DSV4_DEVICE_TEST(Router, ARowDoesNotDependOnItsBatch) {
   }
 }
 
-// Damaged logits: distinct experts in range, whatever they are.
+// Damaged logits: the experts are distinct and in range.
 TEST(CudaRouter, NanLogitsChooseDistinctExperts) {
   DSV4_GPU_OR_SKIP();
   for (const auto& c : Places(On::kGpu, Router, RouterOnGpu)) {
@@ -267,7 +267,7 @@ TEST(CudaRouter, Lesson21BoundsIds) {
   for (const int32_t x : experts.span()) EXPECT_TRUE(x == 0 || x == e - 1) << x;
 }
 
-// An expert that every token has stands first with weight 1 and changes nothing else.
+// An expert that every token has comes first with weight 1 and changes nothing else.
 DSV4_DEVICE_TEST(Router, AlwaysPutsAnExpertInFront) {
   Random random(5);
   const int64_t t = 7, e = 256, a = 6;
@@ -294,7 +294,7 @@ DSV4_DEVICE_TEST(Router, AlwaysPutsAnExpertInFront) {
   }
 }
 
-// A few tokens' logits made along the way, which a GPU does: the bits of linear and router one after the other.
+// The op also computes the logits of a few tokens, on a GPU: the bits of linear and router one after the other.
 struct FewTokensCase {
   int64_t experts, k;
   int32_t always;
@@ -302,7 +302,7 @@ struct FewTokensCase {
   int64_t tokens = 1;
 };
 
-// The last of several tokens is an idle row.
+// The last of several tokens is a padding row.
 void CheckMultiplies(Random& random, const FewTokensCase& c, int rounds) {
   SCOPED_TRACE(StrCat(c.experts, " experts, K ", c.k, ", T ", c.tokens));
   const int64_t t = c.tokens;
@@ -369,7 +369,7 @@ TEST(CudaRouter, MultipliesShort) {
   CheckMultiplies(random, {256, 512, 256, false, 4}, 1);
 }
 
-// Lesson 21: ids are validated when a model is loaded, and bounded here.
+// Ids are validated when a model is loaded, and bounded here.
 TEST(RouterDeathTest, Lesson21RefusesIdsOutOfRange) {
   GuardBuffer<float> logits(Shape{1, 4}, {0, 0, 0, 0}), weights(Shape{1, 2}), bias(Shape{4}, {0, 0, 0, 0});
   GuardBuffer<int32_t> experts(Shape{1, 2}), table(Shape{2, 2}, {0, 1, 4, -1});

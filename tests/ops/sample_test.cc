@@ -1,4 +1,4 @@
-// Laws of the op; tests/engine/sample_op_test.cc compares it with the engine's sampler.
+// Properties of the op; tests/engine/sample_op_test.cc compares it with the engine's sampler.
 #include "ops/sample/sample.h"
 
 #include <array>
@@ -64,7 +64,7 @@ DSV4_DEVICE_TEST(Sample, DamagedRowsAreNamedAndKeepTheirState) {
   EXPECT_EQ(row.num_outputs, 9u);
 }
 
-// What is only assumed to be output counts as if it were, and leaves no trace.
+// Tokens that are assumed to be output count as output, and leave no trace.
 DSV4_DEVICE_TEST(Sample, TokensBesidesCountAsOutput) {
   Random random(21);
   const int64_t v = 300;
@@ -86,7 +86,7 @@ DSV4_DEVICE_TEST(Sample, TokensBesidesCountAsOutput) {
   }
 }
 
-// The rest needs a second implementation to compare with the reference: a CPU has none.
+// The rest needs a second implementation to compare with the reference; a CPU has none.
 void SampleStates(std::vector<std::unique_ptr<SampleState>>& states, const Tensor& logits, GuardBuffer<int32_t>& tokens,
                   const Tensor& logprobs) {
   std::vector<SampleRow> rows;
@@ -95,7 +95,7 @@ void SampleStates(std::vector<std::unique_ptr<SampleState>>& states, const Tenso
   for (size_t i = 0; i < rows.size(); ++i) states[i]->row.num_outputs = rows[i].num_outputs;
 }
 
-// Masses are whole numbers: every implementation chooses the same, whatever the order of its sums.
+// Masses are whole numbers: every implementation chooses the same token, in any order of its sums.
 void CompareSteps(Random& random, int64_t v, int64_t num_rows, int steps) {
   std::vector<std::unique_ptr<SampleState>> on_gpu, on_cpu;
   for (int64_t r = 0; r < num_rows; ++r) {
@@ -142,7 +142,7 @@ TEST(CudaSample, ChoosesWhatTheReferenceChoosesFromAWholeVocabulary) {
   CompareSteps(random, kMaxSampleVocab, 3, 1);
 }
 
-// Logits that are all alike fill one bin with more tokens than are put in order at once.
+// Nearly equal logits fill one bin with more tokens than are sorted at once.
 TEST(CudaSample, CutsLogitsThatAreAlike) {
   DSV4_GPU_OR_SKIP();
   Random random(4);
@@ -168,7 +168,7 @@ TEST(CudaSample, CutsLogitsThatAreAlike) {
   }
 }
 
-// One launch each, so that compute-sanitizer ends soon.
+// One launch each, so that compute-sanitizer is fast.
 void ChooseOnce(const SamplingParams& params) {
   DSV4_GPU_OR_SKIP();
   Random random(5);

@@ -41,7 +41,7 @@ DSV4_DEVICE_TEST(SparseAttention, MatchesReference) {
   for (const AttentionStep& step : AttentionSteps(on)) {
     SCOPED_TRACE(step.name);
     CacheFixture cache(step.spec, step.sequences);
-    cache.FillRandom(random);  // every slot that no token sees stays NaN
+    cache.FillRandom(random);  // every ring row that no token sees stays NaN
     AttentionInputs in(random, step, cache);
     const Shape shape = in.q.tensor().shape;
     GuardBuffer<float> want(shape);
@@ -61,10 +61,10 @@ DSV4_DEVICE_TEST(SparseAttention, MatchesReference) {
           GuardBuffer<float> again(shape);
           run(ctx, in.Args(step, cache.View(0), again.tensor()));
           EXPECT_TRUE(BitEqual(again.span(), out.span()));
-          if (on == On::kGpu) break;  // has no threads to count
+          if (on == On::kGpu) break;  // a GPU has no thread count
         }
       });
-      // Rotating back is what Rope does afterwards, bit for bit.
+      // Rotating back equals a later Rope, bit for bit.
       const OpFn<SparseAttentionArgs> op = on == On::kGpu ? SparseAttentionOnGpu : SparseAttention;
       GuardBuffer<float> out(shape), turned(shape);
       op(way.ctx, in.Args(step, cache.View(0), out.tensor()));
@@ -95,8 +95,8 @@ struct OneToken {
   CacheView one;
 };
 
-// Tokens of several sequences in one step, and each token alone: its own rows of this step then lie in the ring, as the
-// window append of an F32 cache leaves them. On a GPU a row may be summed elsewhere when it comes from a cache.
+// Tokens of several sequences in one step, and each token alone: its own rows of this step are then in the ring, as the
+// window append of an F32 cache leaves them. On a GPU a row from a cache may be summed in another order.
 TEST(SparseAttention, ATokenAloneGivesTheSameBits) {
   Random random(2);
   for (const int64_t ratio : {0, 4, 128}) {
@@ -158,8 +158,8 @@ DSV4_DEVICE_TEST(SparseAttention, ASequenceAloneGivesTheSameBits) {
   }
 }
 
-// A prompt whose rows do not all fit in a GPU's scratch memory once decoded gives the same bits, and so does one whose
-// own rows do not.
+// A prompt whose decoded rows do not all fit in a GPU's scratch memory gives the same bits. The same holds for a prompt
+// whose own rows do not fit.
 TEST(CudaSparseAttention, PromptsBeyondScratch) {
   DSV4_GPU_OR_SKIP();
   Random random(9);
@@ -184,8 +184,8 @@ TEST(CudaSparseAttention, PromptsBeyondScratch) {
   }
 }
 
-// The sink is a logit as it is: with q = 0 every score is 0, and n rows of value v give n v / (n + exp(sink)).
-// (Lessons 11 and 12 of the prototype: the sink scaled, padded rows counted.)
+// The sink is an unscaled logit: with q = 0 every score is 0, and n rows of value v give n v / (n + exp(sink)). Padded
+// rows do not count.
 DSV4_DEVICE_TEST(SparseAttention, TheSinkIsNotScaledAndPaddingNotCounted) {
   Random random(3);
   for (const bool full : {false, true}) {
@@ -228,7 +228,7 @@ DSV4_DEVICE_TEST(SparseAttention, LargeScoresDoNotOverflow) {
     SparseAttention(Reference(), args);
     AttentionWay way = WayOf(on, full ? Regime::kPrompt : Regime::kDecode);
     const bool half = way.half;
-    way.half = false;  // q is exact in FP16, so only float32 roundings and those of the weights are left
+    way.half = false;  // q is exact in FP16: only roundings in float32 and of the weights remain
     std::vector<double> bounds = AttentionBounds(args, way);
     for (double& bound : bounds) bound += half ? 0x1p-11 * 6 : 0;
     ForEachKernel(on, kSparseAttentionKernels, SparseAttentionOnGpu, [&](const auto run) {
@@ -266,7 +266,7 @@ DSV4_DEVICE_TEST(SparseAttention, HugeRows) {
   }
 }
 
-// Beyond it they saturate on a GPU: with q = 0 the output is the mean of the clamped rows.
+// Beyond this limit they saturate on a GPU: with q = 0 the output is the mean of the clamped rows.
 TEST(CudaSparseAttention, RowsBeyondFp16Saturate) {
   DSV4_GPU_OR_SKIP();
   for (const int64_t tokens : {1, 70}) {
@@ -317,7 +317,7 @@ DSV4_DEVICE_TEST(SparseAttention, NanInARow) {
   }
 }
 
-// Rows that no token sees are NaN in these caches; a NaN in one head stays in it (lesson 13: 0 x NaN on padded rows).
+// Rows that no token sees are NaN in these caches; a NaN in one head stays in it (padded rows would give 0 x NaN).
 DSV4_DEVICE_TEST(SparseAttention, NanStaysInItsHead) {
   Random random(5);
   for (const bool full : {false, true}) {

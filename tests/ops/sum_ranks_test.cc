@@ -48,7 +48,7 @@ float Tree(const Parts& p, size_t i) {
   }
 }
 
-// What every rank holds afterwards.
+// The values of every rank after the sum.
 Parts Sum(const Parts& parts, Shape shape, const std::function<void(const ExecContext&, const SumRanksArgs&)>& run,
           const ExecContext& ctx = {}) {
   Exchange exchange(static_cast<int>(parts.size()), {.timeout_s = 60});
@@ -81,7 +81,7 @@ TEST(SumRanks, IsTheTreeOnEveryRankBitForBit) {
   }
 }
 
-// Where own rows are enough, they are the same sums, and nobody writes to another's array.
+// With own_rows the own rows have the same sums, and no rank writes to another rank's array.
 TEST(SumRanks, OwnRowsHaveTheSameBits) {
   Random random(4);
   for (const int count : {2, 4, 8}) {
@@ -139,10 +139,10 @@ TEST(SumRanks, OneRankIsTheIdentityAndWaitsForNobody) {
 TEST(SumRanks, NothingToAddMeetsNobody) {
   Exchange exchange(2, {.timeout_s = 0});
   GuardBuffer<float> y(Shape{0, 8});
-  SumRanks({.ranks = &exchange.view(0)}, {.y = y.tensor()});  // alone: it would wait for ever
+  SumRanks({.ranks = &exchange.view(0)}, {.y = y.tensor()});  // alone: it would wait without limit
 }
 
-// Many exchanges in a row with ranks that stumble: each sum feeds the next.
+// Many collectives in a row with random delays of the ranks: each sum is the input of the next.
 TEST(SumRanks, RanksThatStumbleNeverMixSteps) {
   const int64_t d = 200, steps = 400;
   for (const int count : {2, 8}) {

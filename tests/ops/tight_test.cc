@@ -13,7 +13,7 @@
 namespace dsv4::test {
 namespace {
 
-// A matrix of which every scale and code is set by hand. NVFP4's global scale is 2^-3.
+// A matrix whose scales and codes are set by hand. NVFP4's global scale is 2^-3.
 struct ByHand {
   ByHand(WeightFormat format, int64_t rows, int64_t cols)
       : codes(static_cast<size_t>(rows * cols / 2), 0x21), tensor{.format = format, .rows = rows, .cols = cols} {
@@ -24,7 +24,7 @@ struct ByHand {
     if (nvfp4) tensor.global_scale = 0.125f;
   }
   bool is_nvfp4() const { return tensor.format == WeightFormat::kNvfp4; }
-  // Of 32 columns: both halves' of NVFP4.
+  // Sets the exponent of 32 columns; for NVFP4 of both halves.
   void SetExponent(size_t block, int e) {
     if (!is_nvfp4())
       scales[block] = static_cast<uint8_t>(127 + e);
@@ -44,7 +44,7 @@ struct Tiles {
     PackWeight({}, args);
     packed = PackedView(args);
   }
-  // The number at row n, column k of the first tile, as LaneTile and RawWeights make it of a tile's bytes.
+  // The number at row n, column k of the first tile, as LaneTile and RawWeights decode it from a tile's bytes.
   float At(int64_t n, int64_t k) const {
     const int64_t lane = n % 8 * 4 + k / 16, r = n / 8;
     Fp4Words words;
@@ -179,7 +179,7 @@ TEST(TightNvfp4, OnlyCastsOfMxfp4Are) {
   EXPECT_EQ(FindTightBase(m.tensor), -3);
 }
 
-// What is packed is what the fixture says; the scan finds it from any address.
+// Packing gives the fixture's values; the scan finds the base at any address.
 TEST_P(Tight, RandomMatricesAreFound) {
   Random random(7);
   for (int i = 0; i < 50; ++i) {

@@ -50,7 +50,7 @@ DSV4_DEVICE_TEST(WindowAppend, TheRingHoldsTheLastRowsOfEverySequence) {
       // Chunks shorter, as long as, longer and much longer than the window of 128; wrapping rings; no tokens at all.
       CacheFixture cache(TinyKvSpec({0, 4, 0}, dtype),
                          {{0, 1}, {0, 300}, {127, 2}, {500, 128}, {130, 0}, {1000, 129}, {0, 128}, {255, 1}});
-      const size_t layer = 2;  // neighbours on both sides must stay as they are
+      const size_t layer = 2;  // neighbours on both sides must not change
       std::vector<std::vector<uint8_t>> before;
       for (size_t s = 0; s < cache.sequences().size(); ++s) before.push_back(FixedBytes(cache, s));
       Append(c, cache, layer);
@@ -64,7 +64,7 @@ DSV4_DEVICE_TEST(WindowAppend, TheRingHoldsTheLastRowsOfEverySequence) {
           RoundRow(l.window_row, want.data());
           ring.Read(p % l.window_slots, got.data());
           ASSERT_TRUE(BitEqual(got, want)) << c.name << ", sequence " << s << ", position " << p;
-          // Back to what it was, so that the comparison below covers everything else.
+          // Restores the previous bytes, so that the comparison below covers everything else.
           std::memset(ring.data(p % l.window_slots), 0xFF, static_cast<size_t>(l.window_row.data_bytes));
           std::memset(ring.scale(p % l.window_slots), 0xFF, static_cast<size_t>(l.window_row.scale_bytes));
         }
@@ -91,7 +91,7 @@ DSV4_DEVICE_TEST(WindowAppend, TheRingDoesNotDependOnHowThePromptWasCut) {
   }
 }
 
-// The whole fixed block has the bytes that the reference leaves, slots that nobody wrote included.
+// The whole fixed block has the same bytes as with the reference, including ring rows that were never written.
 DSV4_DEVICE_TEST(WindowAppend, SameBytesAsReference) {
   for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kBf16, KvDtype::kF32}) {
     for (const bool full : {false, true}) {
