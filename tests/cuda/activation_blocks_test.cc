@@ -1,5 +1,5 @@
-// Ops that hand their output to the next matrix product as FP16 numbers in blocks (ops/activation_blocks.cuh): the same
-// numbers that the product would make of the float32 output, bit for bit.
+// Ops that write their output for the next matrix product as FP16 numbers in blocks (ops/activation_blocks.cuh): the
+// same numbers that the product would compute from the float32 output, bit for bit.
 #include <algorithm>
 #include <cmath>
 
@@ -70,7 +70,7 @@ TEST(CudaActivationBlocks, LinearReadsAndWritesThem) {
   }
 }
 
-// Several matrices in one launch, or one a format: what each gives alone.
+// Several matrices in one launch, or one launch per format: the same as each alone.
 TEST(CudaActivationBlocks, LinearPartsTogether) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
@@ -203,7 +203,7 @@ TEST(CudaActivationBlocks, SparseAttention) {
     SparseAttention(gpu.ctx(), a);
     a.out_blocks = Bytes(gpu.Out(blocks.tensor()));
     SparseAttention(gpu.ctx(), a);
-    // From queries in blocks, where a head's norm is a power of two: the same.
+    // From queries in blocks, with a head's norm that is a power of two: the same.
     GuardBuffer<float> raw({t, heads, dh}, q.values()), squares({t, heads, 8});
     const float eps = 1e-6f, unit = 16;
     for (int64_t i = 0; i < t * heads; ++i) {
@@ -277,7 +277,7 @@ TEST(CudaActivationBlocks, LinearWritesQueries) {
       WgmmaLinear(gpu.ctx(), plain);
       gpu.Finish();
       EXPECT_TRUE(BitEqual(other_y.span(), other_want.span()));
-      // NaNs have many bits: the last token's are looked at alone.
+      // NaNs have many bit patterns, so the last token is compared separately.
       for (int64_t c = 0; c < n; ++c) {
         const size_t at = QueryBlocksByte(static_cast<size_t>(t), static_cast<size_t>(t - 1), static_cast<size_t>(c));
         ASSERT_EQ(blocks[static_cast<int64_t>(at) + 1] & 0x7E, 0x7E) << c;
@@ -301,7 +301,7 @@ TEST(CudaActivationBlocks, LinearWritesQueries) {
           const double h = std::clamp<double>(RoundToHalf(y[i * 64 + c]), -65504, 65504);
           want += h * h;
         }
-        // 64 products that are exact, sums of positive numbers: at most 64 roundings, each toward zero at worst.
+        // 64 exact products, sums of positive numbers: at most 64 roundings, each toward zero at worst.
         ASSERT_NEAR(squares[i], want, 64 * 0x1p-23 * want) << i;
       }
     }

@@ -1,4 +1,4 @@
-// A kernel that fails leaves a GPU unusable for its process, until all that the process has there is given up.
+// After a kernel fails, its process cannot use the GPU until it has released everything that it has there.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -19,7 +19,7 @@ int Fail(const char* step, const std::string& what) {
   return 1;
 }
 
-// The exit status of a process that does not crash, hang or go on with a broken GPU.
+// Returns the exit status of a process that does not crash, hang or continue with a broken GPU.
 int BreakAndRestart() {
   auto loaded = Engine::Load({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = "cuda"});
   if (!loaded.ok()) return Fail("load", loaded.status().message());
@@ -36,7 +36,7 @@ int BreakAndRestart() {
   session.reset();
 
   const Status restarted = engine.Restart();
-  if (!restarted.ok()) {  // the driver keeps the GPU from this process: the engine says so, and a server ends
+  if (!restarted.ok()) {  // the driver refuses the GPU to this process: the engine reports it, and a server ends
     const bool closed = engine.health().message() == restarted.message() && !engine.NewSession().ok();
     return closed ? 0 : Fail("restart", restarted.message());
   }
@@ -46,8 +46,8 @@ int BreakAndRestart() {
   return after == before ? 0 : Fail("after", "other logits");
 }
 
-// In a process of its own, which begins anew: this one has more on the GPU, which would be lost. For the same reason
-// the GPU is not asked for as other tests do it.
+// Runs in a separate process, which starts from the beginning: this process would lose its other data on the GPU. For
+// the same reason this test does not check for a GPU as other tests do.
 TEST(CudaDeviceFailure, IsOverOnceTheDeviceIsOpenedAnewOrTheEngineIsClosed) {
   if (!Device::Open("cuda").ok()) GTEST_SKIP() << "no GPU that this build runs on";
   GTEST_FLAG_SET(death_test_style, "threadsafe");

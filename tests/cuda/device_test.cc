@@ -1,4 +1,4 @@
-// A GPU as the engine sees it.
+// A GPU as a Device of the engine.
 #include "device/fault_log.h"
 #include "support/cuda_mirror.h"
 

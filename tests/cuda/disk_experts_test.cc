@@ -1,5 +1,5 @@
-// Experts that stay in a checkpoint's files, and drafts beside experts that are not on the GPU: the bits and tokens of
-// an engine that has all of them.
+// Experts that stay in a checkpoint's files, and drafts with experts that are not on the GPU: the bits and tokens of an
+// engine that has all of them on the GPU.
 #include <numeric>
 
 #include "dsv4/experts.h"
@@ -14,7 +14,7 @@
 namespace dsv4::test {
 namespace {
 
-constexpr int64_t kProgramBytes = int64_t{1} << 30;  // that the plan leaves to the program
+constexpr int64_t kProgramBytes = int64_t{1} << 30;  // bytes that the plan leaves to the program
 
 MemoryPlan PlanOfFiles(const EngineOptions& options) {
   auto description = Inspect(options);
@@ -22,7 +22,7 @@ MemoryPlan PlanOfFiles(const EngineOptions& options) {
   return description->plan;
 }
 
-// Room on the host for a part of the experts that leave the GPU.
+// Limits host memory to a part of the experts that leave the GPU.
 EngineOptions WithHostFor(EngineOptions options, double part) {
   const MemoryPlan away = PlanOfFiles(options);
   EXPECT_GT(away.host_expert_bytes, 0);
@@ -32,11 +32,11 @@ EngineOptions WithHostFor(EngineOptions options, double part) {
   return options;
 }
 
-// So much room for KV that `bytes` of experts leave the GPU, and room on the host for a part of them.
+// Reserves as much memory for KV as makes `bytes` of experts leave the GPU, and limits host memory to a part of them.
 EngineOptions WithRoomFor(EngineOptions options, int64_t bytes, double host) {
   MemoryPlan all = PlanOfFiles(options);
   options.offload.kv_room = all.available_bytes / all.ranks;
-  all = PlanOfFiles(options);  // everything that can leave has left; what copies experts is there
+  all = PlanOfFiles(options);  // everything that can leave has left; the buffers for copies of experts exist
   options.offload.kv_room = (all.available_bytes - all.weight_bytes - all.scratch_bytes - all.collective_bytes -
                              all.activation_bytes - all.kv_fixed_bytes - (all.host_expert_bytes - bytes)) /
                             all.ranks;
@@ -64,7 +64,7 @@ TEST(CudaDiskExperts, AFilesExpertsStayThere) {
   }
 }
 
-// Batches and single tokens, again and again: few places for many experts.
+// Batches and single tokens, repeated: few cache slots for many experts.
 TEST(CudaDiskExperts, StepsGiveTheSameBits) {
   DSV4_GPU_OR_SKIP();
   const EngineOptions options{.model_dir = DSV4_SOURCE_DIR "/models/nano", .device = "cuda"};
@@ -95,7 +95,7 @@ TEST(CudaDiskExperts, StepsGiveTheSameBits) {
   EXPECT_GT(use.disk_seconds, 0);
 }
 
-// Rounds of drafts, recorded on the GPU or, beside experts of the disk, queued.
+// Rounds of drafts: recorded on the GPU, or, with experts on disk, queued.
 TEST(CudaHostExperts, DraftsGiveTheSameTokens) {
   DSV4_GPU_OR_SKIP();
   for (const auto& [name, speculate] : {std::pair{"flash-mtp", Speculate::kMtp},
@@ -109,7 +109,7 @@ TEST(CudaHostExperts, DraftsGiveTheSameTokens) {
       const std::vector<TokenId> want = Generate(*LoadOrFail(options), prompt, 40, sampling).ids;
       options.drafts.speculate = speculate;
       options.drafts.threshold = 0;
-      options.offload.expert_slots = 5;  // of 8 experts; what is free on the GPU would hold many such models
+      options.offload.expert_slots = 5;  // of 8 experts; the GPU has free memory for many such models
       for (const double host : {1.0, 0.0}) {
         const auto engine = LoadOrFail(WithHostFor(options, host));
         ASSERT_NE(engine, nullptr);

@@ -1,4 +1,4 @@
-// Drafts change nothing on a GPU: the cases of every device, and what only modules on a GPU do.
+// Drafts change nothing on a GPU: the cases of every device, and cases of draft modules on a GPU.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ModelAndSeeds{{"flash-dspark", "cuda:0,1", false, Speculate::kDspark, HasTwoGpus}, 4}),
     NameOfSeeds);
 
-// With log-probabilities, which the host draws.
+// With log-probabilities, for which the host draws.
 TEST(CudaDrafts, ChangeNothingThatTheHostDraws) {
   DSV4_GPU_OR_SKIP();
   DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaDraftRows,
                                          DraftedModel{"nano", "cuda", true, Speculate::kOff, HasGpu}),
                          NameOf);
 
-// A step of q rows is, row by row, what q steps of one row are, wherever the rings stand.
+// A step of q rows equals, row by row, q steps of one row, for every position in the rings.
 TEST_P(CudaDraftRows, RowsOfOneTextAreThoseOfSingleSteps) {
   for (const int64_t start : {1, 121, 125, 127, 250}) {
     const std::vector<TokenId> prompt = SomeTokens(start, 5, vocab()), next = SomeTokens(24, 6, vocab());
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Modules, CudaDraftedLoop,
                                          DraftedModel{"flash-dspark", "cuda:0*2", true, Speculate::kDspark, HasGpu}),
                          NameOf);
 
-// Rounds of a module's drafts follow each other without the host, until too few tokens are left for two.
+// Rounds of a module's drafts run without the host, until too few tokens are left for two rounds.
 TEST_P(CudaDraftedLoop, AsksTheHostInTheEndOnly) {
   const std::vector<DraftWanted> wanted = {
       {.prompt = 30, .sampling = {.temperature = 0}, .max_tokens = 40},
@@ -106,7 +106,7 @@ TEST_P(CudaDraftedLoop, AsksTheHostInTheEndOnly) {
   }
 }
 
-// What rounds need is recorded when the engine is loaded: a first text waits for none of it.
+// The steps of rounds are recorded when the engine is loaded: a first text does not wait for a recording.
 TEST_P(CudaDraftedLoop, AFirstTextRecordsNothing) {
   const DraftedModel& model = GetParam();
   DSV4_FIXTURE_OR_SKIP(dir, model.fixture);
@@ -121,7 +121,7 @@ TEST_P(CudaDraftedLoop, AFirstTextRecordsNothing) {
       return counts;
     };
     const std::vector<int64_t> before = count();
-    if (std::string_view(model.device) != "cuda:0*2") {  // ranks of one GPU meet by events
+    if (std::string_view(model.device) != "cuda:0*2") {  // ranks of one GPU use events
       EXPECT_GT(before.front(), 0);
     }
     Generate(*engine, SomeTokens(30, 5, engine->info().vocab_size), 60, {.temperature = 0});
@@ -130,7 +130,7 @@ TEST_P(CudaDraftedLoop, AFirstTextRecordsNothing) {
   }
 }
 
-// Passes of a module with their draws, recorded: as many are right as the reference says.
+// Recorded passes of a module with their draws: the number of accepted tokens equals the reference's.
 TEST(CudaDraftModules, AcceptWhatTheReferenceAccepts) {
   DSV4_GPU_OR_SKIP();
   for (const auto& [name, module] : {std::pair{"flash-mtp", Speculate::kMtp}, {"flash-dspark", Speculate::kDspark}}) {

@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaFixture,
                            return name;
                          });
 
-// Nothing rounded but the inputs of matrix products (docs/dev/numerics.md, 3.1) and of attention.
+// Only the inputs of matrix products (docs/dev/numerics.md, 3.1) and of attention are rounded.
 EngineOptions GpuOptions(const std::string& dir) {
   EngineOptions options = ExactOptions(dir);
   options.device = "cuda";
@@ -68,7 +68,7 @@ TEST_P(CudaFixture, AsTrainedRoundingAgreesWithTheSimulatedReference) {
   ExpectAgreesAsTrained(*engine, dir);
 }
 
-// By default flags: whole, in chunks and in a batch of 32 the same bits.
+// With default flags: the same bits whole, in chunks and in a batch of 32.
 TEST_P(CudaFixture, APromptHasTheSameBitsInChunksAndAmongOthers) {
   DSV4_GPU_OR_SKIP();
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());
@@ -102,7 +102,7 @@ TEST_P(CudaFixture, APromptHasTheSameBitsInChunksAndAmongOthers) {
   EXPECT_EQ(logits[17], alone) << "in a batch of 32";
 }
 
-// In batch-invariant mode by decode steps, too.
+// In batch-invariant mode also in decode steps.
 TEST_P(CudaFixture, BatchInvariantModeGivesTheSameBits) {
   DSV4_GPU_OR_SKIP();
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());
@@ -124,7 +124,7 @@ TEST_P(CudaFixture, BatchInvariantModeGivesTheSameBits) {
   EXPECT_EQ(AllLogits(*second, prompt), alone) << "chunks of 37";
 }
 
-// By default: decode steps of one sequence do not change with what runs beside it.
+// By default: decode steps of one sequence do not depend on the other sequences.
 TEST_P(CudaFixture, DecodeDoesNotDependOnTheBatch) {
   DSV4_GPU_OR_SKIP();
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());

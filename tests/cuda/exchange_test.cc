@@ -1,4 +1,4 @@
-// Exchanges of several ranks: by events on one GPU, by words between GPUs where there are several.
+// Collectives of several ranks: by events on one GPU; by words between GPUs, if there are several.
 #include "device/exchange.h"
 
 #include <chrono>
@@ -23,7 +23,7 @@
 namespace dsv4::test {
 namespace {
 
-// `count` devices: the same GPU for all, or one each; none where the machine lacks them.
+// `count` devices: the same GPU for all, or one each; none if the machine does not have them.
 std::vector<std::unique_ptr<Device>> OpenGpus(int count, bool one_gpu) {
   std::vector<std::unique_ptr<Device>> devices;
   for (int r = 0; r < count; ++r) {
@@ -57,7 +57,7 @@ class GpuRanks {
   }
 
   Exchange& exchange() { return *exchange_; }
-  // work(ctx, rank, device) on a thread a rank; what it queued has run when this returns.
+  // Runs work(ctx, rank, device) on one thread per rank. The queued work is complete when this returns.
   void Run(const std::function<void(const ExecContext&, int, Device&)>& work) {
     RunRanks(*exchange_, [&](const ExecContext& of_rank, int r) {
       Device& device = *devices_[static_cast<size_t>(r)];
@@ -76,8 +76,8 @@ class GpuRanks {
   std::unique_ptr<Exchange> exchange_;
 };
 
-// Waits for the other ranks. What may wait for a GPU (allocating, loading kernels) is done by all before any of them
-// polls.
+// Waits for the other ranks. All ranks do everything that may wait for a GPU (allocating, loading kernels) before any
+// rank polls.
 void Together(Exchange& exchange, int rank) {
   ASSERT_TRUE(exchange.Meet(rank, -1, nullptr) && exchange.Leave(rank, -1));
 }
@@ -91,9 +91,8 @@ float TreeOf(const std::vector<std::vector<float>>& parts, size_t i) {
   return v[0];
 }
 
-// Sums of several shapes in a row, payloads larger than the room for them included, then gathered columns and shares.
-// Those larger than the room travel as arrays where there is a link, in pieces too; an odd number of elements never
-// does.
+// Sums of several shapes in a row, also payloads larger than the exchange memory; then gathered columns and shares.
+// Larger payloads travel as arrays if there is a link, also in pieces; an odd number of elements never does.
 void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
   auto devices = OpenGpus(count, one_gpu);
   if (devices.empty()) GTEST_SKIP() << "needs " << count << " GPUs";
@@ -171,7 +170,8 @@ TEST(CudaExchange, ByWordsBetweenFour) { SumAndGather(4, false, ExchangeTranspor
 TEST(CudaExchange, ByWordsBetweenEight) { SumAndGather(8, false, ExchangeTransport::kWords); }
 TEST(CudaExchange, ByEventsBetweenTwo) { SumAndGather(2, false, ExchangeTransport::kEvents); }
 
-// Steps of sums, recorded once: their tags rise by themselves. Each sum doubles what the first has made equal.
+// Steps of sums, recorded once: their tags rise without the host. Each sum doubles the values that the first sum has
+// made equal.
 constexpr int64_t kRecordedSites = 7;
 void ExpectRecordedSums(GpuRanks& ranks, int64_t steps) {
   const int64_t n = 4096, sites = kRecordedSites;
@@ -204,7 +204,7 @@ TEST(CudaExchange, RecordingsOfWordsCanBeLaunchedAgain) {
   ExpectRecordedSums(ranks, 25);
 }
 
-// Up to the largest tag; the counters are taken back in time, and only then.
+// Up to the largest tag: the counters are rewound in time, and only then.
 TEST(CudaExchange, TagsNearTheirLargest) {
   const uint32_t steps = 20, exchanges = steps * static_cast<uint32_t>(kRecordedSites);
   for (const uint32_t first : {0xFFFFFFFFu - exchanges, 0x7FFFFFFFu - exchanges / 2}) {
@@ -239,7 +239,7 @@ class BridgeOnGpu {
     args.fn = {.format = WeightFormat::kF32, .rows = n, .cols = h * d};
     args.fn.codes = static_cast<const uint8_t*>(Make(random, {n, h * d}).data);
   }
-  // What the bridge leaves.
+  // The results of the bridge.
   std::vector<float> Results() const {
     std::vector<float> all;
     for (const Tensor& t : {args.streams, args.x, args.post, args.comb}) {
@@ -263,7 +263,8 @@ class BridgeOnGpu {
   std::vector<std::unique_ptr<DeviceBuffer>> memory_;
 };
 
-// The bridge that adds up ranks has the bits of the sum and the bridge behind it; with slots, of their sums.
+// A bridge that adds the ranks' partials has the bits of sum_ranks followed by a bridge; with choices, of the sums of
+// the choices.
 TEST(CudaExchange, ABridgeAddsUpRanks) {
   auto devices = OpenGpus(2, false);
   if (devices.empty()) GTEST_SKIP() << "needs 2 GPUs";
@@ -281,7 +282,7 @@ TEST(CudaExchange, ABridgeAddsUpRanks) {
         Together(ranks.exchange(), r);
         a.args.sums_ranks = true;
         HcBridge(ctx, a.args);
-        if (slots > 1) {  // in order, from 0 on
+        if (slots > 1) {  // in order, from 0
           std::vector<float> sum(static_cast<size_t>(t * 4096));
           for (int64_t i = 0; i < t * 4096; ++i) {
             for (int64_t s = 0; s < slots; ++s)
@@ -304,7 +305,8 @@ TEST(CudaExchange, ABridgeAddsUpRanks) {
   EXPECT_TRUE(ranks.exchange().status().ok()) << ranks.exchange().status().message();
 }
 
-// Words and arrays of all sizes take turns, with ranks that stumble: a buffer is never written before it has been read.
+// Words and arrays of all sizes alternate, with random delays of the ranks: a buffer is never written before it has
+// been read.
 TEST(CudaExchange, WordsAndArraysTakeTurns) {
   auto devices = OpenGpus(2, false);
   if (devices.empty()) GTEST_SKIP() << "needs 2 GPUs";
@@ -340,8 +342,8 @@ TEST(CudaExchange, WordsAndArraysTakeTurns) {
   EXPECT_TRUE(ranks.exchange().status().ok()) << ranks.exchange().status().message();
 }
 
-// What is sent early arrives, whatever the stream does meanwhile, with ranks that stumble: each value says who made it
-// in which round, so one that is read before it is there, or written before it has been read, shows.
+// Data that is sent early arrives, independently of the stream's other work and of random delays of the ranks. Each
+// value states its rank and round, so a value that is read too early, or overwritten before it is read, is detected.
 void SendEarlyInRounds(int count) {
   auto devices = OpenGpus(count, false);
   if (devices.empty()) GTEST_SKIP() << "needs " << count << " GPUs";
@@ -358,7 +360,7 @@ void SendEarlyInRounds(int count) {
     Random mine(static_cast<uint64_t>(r));
     for (int64_t k = 0; k < rounds; ++k) {
       const auto value = [&](int of, int64_t part) { return static_cast<float>((k * 2 + part) * 8 + of); };
-      for (int64_t part = 0; part < 2; ++part) {  // two, behind each other, before another exchange
+      for (int64_t part = 0; part < 2; ++part) {  // two, one after the other, before another collective
         std::fill(values.begin(), values.end(), value(r, part));
         std::fill(marks.begin(), marks.end(), static_cast<int32_t>(k));
         device.Upload(rows.data(), values.data(), 4 * t * width);

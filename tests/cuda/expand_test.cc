@@ -1,4 +1,4 @@
-// q_prepare with the linears in front of it in one launch: the bits of the two, one after the other.
+// q_prepare and the linears before it in one launch: the same bits as one after the other.
 #include <deque>
 #include <limits>
 
@@ -24,7 +24,7 @@ struct ExpandCase {
   KvDtype kv = KvDtype::kFp8;
   IndexDtype index = IndexDtype::kFp4;
   int64_t tokens = 1;
-  int64_t of_index = 0;  // heads; 0: as many as of the other kind
+  int64_t of_index = 0;  // index heads; 0: the same number as `heads`
   int64_t index_heads() const { return of_index > 0 ? of_index : heads; }
 };
 
@@ -55,7 +55,7 @@ struct Result {
 };
 
 Result Prepared(const ExpandCase& c, const QuantFixture& q_b, const QuantFixture& index_q_b, bool expands) {
-  Random random(5);  // the same data whatever `expands`
+  Random random(5);  // the same data with and without `expands`
   const int64_t t = c.tokens;
   CacheFixture cache(FullKvSpec({c.ratio}, c.kv, c.index), {{c.position, t}});
   cache.FillRandom(random);
@@ -140,7 +140,7 @@ TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepare) {
   }
 }
 
-// A few tokens of one sequence, wherever rows end among them.
+// A few tokens of one sequence, with rows that end at any of them.
 TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepareForAFewTokens) {
   DSV4_GPU_OR_SKIP();
   for (const int64_t tokens : {2, 3, 4}) {
@@ -153,8 +153,8 @@ TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepareForAFewTokens) {
   }
 }
 
-// The heads of one of several ranks, and all index heads: these have blocks of their own. From some number of rows on
-// down K is cut.
+// The heads of one of several ranks, and all index heads, which have their own blocks. Below some number of rows K is
+// divided.
 TEST(CudaQPrepareExpand, GivesTheBitsWithAPartOfTheHeads) {
   DSV4_GPU_OR_SKIP();
   for (const ExpandCase& c : {ExpandCase{32, 1024, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 64},
@@ -196,7 +196,7 @@ TEST(CudaQPrepareExpand, GivesTheBitsWithAPartOfTheHeadsForAFewTokens) {
   ExpectTheSameBits({32, 4096, 4, 130, KvDtype::kFp8, IndexDtype::kFp4, 3, 64});
 }
 
-// More blocks than multiprocessors; K too short for eight segments, or too long for those of several tokens.
+// More blocks than multiprocessors; K too short for eight segments, or too long for the segments of several tokens.
 TEST(QPrepareExpand, ShapesThatFit) {
   const ExecContext ctx{.device = DeviceKind::kCuda, .gpu = {.arch = 90, .multiprocessors = 132}};
   const uint8_t somewhere = 0;
@@ -221,7 +221,7 @@ TEST(QPrepareExpand, ShapesThatFit) {
   EXPECT_FALSE(can(32, 0, 448));
 }
 
-// Little work, so that compute-sanitizer ends soon.
+// Little work, so that compute-sanitizer is fast.
 TEST(CudaQPrepareExpand, GivesTheBitsShort) {
   DSV4_GPU_OR_SKIP();
   for (ExpandCase c : {ExpandCase{64, 256, 4, 131}, {33, 208, 128, 255}}) {
@@ -233,7 +233,7 @@ TEST(CudaQPrepareExpand, GivesTheBitsShort) {
   }
 }
 
-// Other shapes and formats, tokens of several sequences, inputs as three parts: not in one launch.
+// Other shapes and formats, tokens of several sequences, inputs with three terms: not in one launch.
 TEST(CudaQPrepareExpand, OnlyWhereItCan) {
   DSV4_GPU_OR_SKIP();
   Random random(7);

@@ -1,5 +1,5 @@
-// Experts of the host's memory that the CPU computes beside the GPU: prompts keep their bits, decode steps stay close
-// (docs/dev/numerics.md), nobody waits for ever.
+// Experts in host memory that the CPU computes while the GPU works: prompts keep their bits, decode steps stay close
+// (docs/dev/numerics.md), and no wait is endless.
 #include <cstdio>
 #include <functional>
 #include <utility>
@@ -20,8 +20,8 @@ namespace {
 
 constexpr int64_t kFlashVocab = 129280;
 
-// Four layers of Flash of whose 256 experts a layer a quarter are on the host. Nothing is rounded but inputs of
-// products and attention's operands.
+// Four layers of Flash; a quarter of the 256 experts of each layer is on the host. Only inputs of products and
+// attention's operands are rounded.
 EngineOptions SomeOnTheHost(ExpertCompute by, SyntheticExperts experts = SyntheticExperts::kNvfp4Cast) {
   EngineOptions options{.model_dir = "",
                         .synthetic = {.shape = "flash", .num_layers = 4, .experts = experts},
@@ -37,7 +37,7 @@ EngineOptions SomeOnTheHost(ExpertCompute by, SyntheticExperts experts = Synthet
 
 std::unique_ptr<Engine> LoadStill(const EngineOptions& options) {
   auto engine = LoadOrFail(options);
-  if (engine != nullptr) dynamic_cast<EngineImpl&>(*engine).repicker() = Repicker();  // experts stay where they are
+  if (engine != nullptr) dynamic_cast<EngineImpl&>(*engine).repicker() = Repicker();  // experts do not move
   return engine;
 }
 
@@ -45,7 +45,7 @@ struct SomeLogitsOf {
   std::vector<float> prompts, steps;
 };
 
-// Prompts of three regimes, of which the first has rows of a decode step; then steps of one and of three rows.
+// Prompts of three regimes (the first has rows of a decode step), then steps of one and of three rows.
 SomeLogitsOf PromptsAndSteps(Engine& engine, bool together = true) {
   SomeLogitsOf all;
   std::vector<float> logits;
@@ -85,7 +85,8 @@ TEST(CudaExpertCompute, LogitsAreCloseAndPromptsKeepTheirBits) {
       ASSERT_NE(engine, nullptr);
       const SomeLogitsOf got = PromptsAndSteps(*engine);
       EXPECT_TRUE(got.prompts == want.prompts);
-      // Inputs of two BF16 numbers against float32's: 1e-5 (docs/dev/numerics.md, 3.1); a row may have chosen others.
+      // Inputs of two BF16 terms against float32: 1e-5 (docs/dev/numerics.md, 3.1); a row may have chosen other
+      // experts.
       const Agreement agreement = Compare(got.steps, want.steps, kFlashVocab);
       EXPECT_LE(agreement.median_row, 1e-4);
       EXPECT_GE(agreement.arg_max, 0.9);
@@ -99,7 +100,7 @@ TEST(CudaExpertCompute, LogitsAreCloseAndPromptsKeepTheirBits) {
   }
 }
 
-// While experts stay where they are, a row has the bits that it has alone.
+// While experts do not move, a row has the same bits as alone.
 TEST(CudaExpertCompute, RowsDoNotDependOnTheirBatch) {
   DSV4_GPU_OR_SKIP();
   EngineOptions options = SomeOnTheHost(ExpertCompute::kCpu);

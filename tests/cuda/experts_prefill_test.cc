@@ -1,4 +1,4 @@
-// Experts of prompts on a Hopper GPU: kernels of the regimes of prompts, whatever the number of tokens.
+// Experts of prompts on a Hopper GPU: the kernels of the prompt regimes, for any number of tokens.
 #include <cmath>
 
 #include "support/compare.h"
@@ -8,10 +8,10 @@
 namespace dsv4::test {
 namespace {
 
-// The down projections' inputs and the sum of their outputs are those of one token and slot after the other.
+// The exact inputs of the down projections and the exact sum of their outputs, one token and choice after the other.
 class ExactExperts {
  public:
-  // With x and h as `parts` FP16 (NVFP4, FP8) or BF16 numbers, in double.
+  // With x and h as `parts` FP16 (NVFP4, FP8) or BF16 terms, in double.
   ExactExperts(ExpertsLayer& l, int parts) : l_(l), parts_(parts) {
     const WeightFormat format = FormatOfRows(l.matrices[0].gate.format);
     if (format == WeightFormat::kBf16) parts_ = 2;  // always
@@ -68,7 +68,7 @@ ExpertsRun OfPrompts(int parts) {
   return {.op = ExpertsOnGpu, .ctx = {.regime = parts == 2 ? Regime::kPrompt : Regime::kLongPrompt}};
 }
 
-// The kernels of prompts are Hopper's, and take what is measured here.
+// The kernels of prompts need Hopper, and support the shapes of these tests.
 #define DSV4_HOPPER_OR_SKIP() \
   DSV4_GPU_OR_SKIP();         \
   if (!Gpu()->Context(nullptr, false).gpu.IsHopper()) GTEST_SKIP() << "not a Hopper GPU"
@@ -87,12 +87,12 @@ std::vector<QuantCase> PackedCases() {
   return cases;
 }
 
-// One part: float32 sums (a few 2^-22 of the magnitudes) now and then put an h on the other side of a rounding boundary
-// of BF16: 2^-8 of that h, for at most 2^-9 of them: 2^-12.5 of the output in RMS. Two parts: the sums themselves. A
-// step of a tensor core cuts its addends at 2^-23 of the largest, 2^-24 on average and of one sign: with K up to 416,
-// 26 steps, a sum is off by at most 26 * 2^-24 of the magnitudes' part that has been added, which is about the sum's
-// own size in the end: 1.6e-6; three products and the fast exponential and quotient of SwiGLU (2^-21 each) make less
-// than 5e-6 of it.
+// One term: float32 sums (a few 2^-22 of the magnitudes) sometimes move an h across a rounding boundary of BF16: 2^-8
+// of that h, for at most 2^-9 of them, which is 2^-12.5 of the output in RMS. Two terms: the error of the sums
+// themselves. A step of a tensor core truncates its addends at 2^-23 of the largest, 2^-24 on average and of one sign.
+// With K up to 416, 26 steps, a sum is off by at most 26 * 2^-24 of the magnitudes added so far, which in the end are
+// about the sum's own size: 1.6e-6. Three products and the fast exponential and quotient of SwiGLU (2^-21 each) raise
+// this to less than 5e-6.
 double Rms(int parts) { return parts == 1 ? 2e-4 : 1e-5; }
 
 class CudaExpertsPrefill : public ::testing::TestWithParam<int> {};
@@ -109,7 +109,7 @@ TEST_P(CudaExpertsPrefill, OneExpertOneTile) {
   }
 }
 
-// From x as blocks of FP16 numbers, where x would be rounded to these; other formats and two parts take x itself.
+// From x as blocks of FP16 numbers, if x would be rounded to these; other formats and two terms use x itself.
 TEST(CudaExpertsPrefillBlocks, GiveTheSameBits) {
   DSV4_HOPPER_OR_SKIP();
   Random random(8);
@@ -194,7 +194,7 @@ TEST_P(CudaExpertsPrefill, ManyPairs) {
   EXPECT_TRUE(BitEqual(OfFirst(l, 777, run), std::span(got).first(static_cast<size_t>(777 * l.d))));
 }
 
-// A tail of K behind which a NaN of the ring's former content must not reach.
+// A tail of K: a NaN in the ring's previous content must not reach the result.
 TEST_P(CudaExpertsPrefill, TokensDoNotMix) {
   DSV4_HOPPER_OR_SKIP();
   const int parts = GetParam();

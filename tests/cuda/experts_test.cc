@@ -1,5 +1,5 @@
-// Shapes and operands that a GPU's kernels of decode rows take in ways of their own; what every device must do stands
-// in tests/ops/experts_test.cc.
+// Shapes and operands for which a GPU's kernels of decode rows have separate code. The tests for every device are in
+// tests/ops/experts_test.cc.
 #include "support/experts_fixture.h"
 
 #include <array>
@@ -13,8 +13,8 @@ namespace {
 
 constexpr ExpertsRun kOnGpu{.op = ExpertsOnGpu};
 
-// Row pairs are dealt by what they cost: an expert with all tokens beside others with one each, more row pairs than
-// blocks. Each is done once: tokens have the bits that they have alone.
+// Row pairs are distributed by cost: an expert with all tokens, and others with one each; more row pairs than blocks.
+// Each is computed once: tokens have the same bits as alone.
 TEST(CudaExperts, ChunksOfManyCostsShort) {
   DSV4_GPU_OR_SKIP();
   Random random(14);
@@ -29,8 +29,8 @@ TEST(CudaExperts, ChunksOfManyCostsShort) {
   }
 }
 
-// Its items come first then, and are asked for before the choice is known. One or two row pairs a block, or none in
-// most.
+// Its items come first, and are requested before the choice is known. One or two row pairs per block, or none in most
+// blocks.
 TEST(CudaExperts, AnExpertKnownBeforehandChangesNoBit) {
   DSV4_GPU_OR_SKIP();
   struct Shape {
@@ -48,7 +48,7 @@ TEST(CudaExperts, AnExpertKnownBeforehandChangesNoBit) {
   }
 }
 
-// One token has kernels of its own where the shapes allow it: its bits are those that it has among more.
+// One token has separate kernels if the shapes allow it: its bits are the same as among more tokens.
 void OneTokenHasTheBitsOfMore(std::initializer_list<std::array<int64_t, 4>> shapes) {
   for (const QuantCase& kind : ExpertQuantCases()) {
     if (InfoOf(kind.format).bits != 4) continue;
@@ -67,13 +67,13 @@ void OneTokenHasTheBitsOfMore(std::initializer_list<std::array<int64_t, 4>> shap
   }
 }
 
-// Flash's shapes, seven row pairs a block; Pro's D and F, with few rows; the smallest; chunks of two tiles.
+// Flash's shapes, seven row pairs per block; Pro's D and F, with few rows; the smallest; chunks of two tiles.
 TEST(CudaExperts, OneTokenHasTheBitsOfMore) {
   DSV4_GPU_OR_SKIP();
   OneTokenHasTheBitsOfMore({{2, 4096, 2048, 7}, {3, 7168, 192, 3}, {2, 320, 3072, 5}, {4, 1024, 2048, 4}});
 }
 
-// Little work, so that compute-sanitizer ends soon.
+// Little work, so that compute-sanitizer is fast.
 TEST(CudaExperts, OneTokenShort) {
   DSV4_GPU_OR_SKIP();
   OneTokenHasTheBitsOfMore({{3, 1024, 1024, 3}});
@@ -83,8 +83,8 @@ struct FewShape {
   int64_t experts, d, f, slots;
 };
 
-// Two to six tokens have a kernel of their own, too: their bits are those that they have among more, which take
-// ExpertGemmKernel. The last expert is in the first place of every token, as a shared one; tokens may have no expert.
+// Two to six tokens also have a separate kernel: their bits are the same as among more tokens, which use
+// ExpertGemmKernel. The last expert is choice 0 of every token, as a shared expert is; tokens may have no expert.
 void AFewTokensHaveTheBitsOfMore(const QuantCase& kind, const FewShape& shape, std::initializer_list<int64_t> idle) {
   Random random(16);
   constexpr int64_t kAll = 20;
@@ -113,7 +113,7 @@ void AFewTokensHaveTheBitsOfMore(const QuantCase& kind, const FewShape& shape, s
   }
 }
 
-// Flash's shapes; Pro's D; an expert twice in a token; steps in which a first row, or every row, is idle.
+// Flash's shapes; Pro's D; an expert twice in a token; steps in which the first row, or every row, is a padding row.
 TEST(CudaExperts, AFewTokensHaveTheBitsOfMore) {
   DSV4_GPU_OR_SKIP();
   AFewTokensHaveTheBitsOfMore({WeightFormat::kNvfp4}, {3, 4096, 2048, 7}, {9});
@@ -125,14 +125,14 @@ TEST(CudaExperts, AFewTokensHaveTheBitsOfMore) {
   AFewTokensHaveTheBitsOfMore({WeightFormat::kNvfp4}, {6, 1024, 1024, 3}, {0, 1, 2, 3, 7, 8, 9, 10, 12, 13, 14});
 }
 
-// Little work, so that compute-sanitizer ends soon.
+// Little work, so that compute-sanitizer is fast.
 TEST(CudaExperts, AFewTokensShort) {
   DSV4_GPU_OR_SKIP();
   AFewTokensHaveTheBitsOfMore({WeightFormat::kNvfp4}, {4, 1024, 1024, 3}, {8});
 }
 
-// Seven tokens and more have a kernel of their own where K is whole stages: their bits are those that they have in
-// pairs or alone. The last expert lies in tiles of `last`, as a shared one, and every token has it.
+// Seven or more tokens have a separate kernel if K is whole stages: their bits are the same as in pairs or alone. The
+// last expert is in tiles of `last`, as a shared expert may be, and every token has it.
 struct ManyShape {
   int64_t experts, f, t, slots;
 };
@@ -154,8 +154,8 @@ void ManyTokensHaveTheBitsOfFew(WeightFormat format, WeightFormat last, const Ma
   }
 }
 
-// Every number of stages that a row of down may have; a wide expert among tight ones; idle rows; several chunks of each
-// expert; so many that a block has some; all tokens idle but one.
+// Every number of stages that a row of down may have; a wide expert among tight ones; padding rows; several chunks per
+// expert; enough chunks that a block has several; all rows except one are padding rows.
 TEST(CudaExperts, ManyTokensHaveTheBitsOfFew) {
   DSV4_GPU_OR_SKIP();
   constexpr WeightFormat kWide = WeightFormat::kNvfp4, kTight = WeightFormat::kNvfp4Tight;
@@ -168,7 +168,7 @@ TEST(CudaExperts, ManyTokensHaveTheBitsOfFew) {
   ManyTokensHaveTheBitsOfFew(kWide, kWide, {2, 512, 8, 2}, {0, 1, 2, 3, 4, 6, 7});
 }
 
-// Little work, so that compute-sanitizer ends soon.
+// Little work, so that compute-sanitizer is fast.
 TEST(CudaExperts, ManyTokensShort) {
   DSV4_GPU_OR_SKIP();
   ManyTokensHaveTheBitsOfFew(WeightFormat::kNvfp4, WeightFormat::kNvfp4, {2, 512, 8, 2}, {3});
@@ -178,8 +178,8 @@ struct TightShape {
   int64_t experts, d, f, t, slots;
   bool hot = false;
 };
-// One token by its own kernels and by the others; a few; chunks of two blocks of columns; K of less than a tile, rows
-// that end within one.
+// One token with its own kernels and with the others; a few; chunks of two blocks of columns; K of less than a tile,
+// rows that end within a tile.
 constexpr TightShape kTightShapes[] = {{1, 32, 32, 1, 1},           {3, 1024, 1024, 1, 3}, {2, 4096, 2048, 1, 7},
                                        {8, 160, 224, 1, 6},         {4, 64, 96, 5, 2},     {6, 192, 96, 20, 3, true},
                                        {3, 96, 64, 41, 2, true},    {16, 64, 32, 33, 3},   {5, 1056, 544, 2, 3},
@@ -208,7 +208,8 @@ TEST(CudaExperts, TightTilesGiveTheBitsOfWideOnes) {
   }
 }
 
-// The shared expert's scales are no powers of two: its tiles are wide among tight ones, first in the list of one token.
+// The shared expert's scales are not powers of two: its tiles are wide among tight ones, first in the list of one
+// token.
 TEST(CudaExperts, AWideExpertAmongTightOnes) {
   DSV4_GPU_OR_SKIP();
   Random random(22);
@@ -218,7 +219,7 @@ TEST(CudaExperts, AWideExpertAmongTightOnes) {
         down(random, {WeightFormat::kNvfp4}, c.d, c.f);
     l.matrices.back() = {gate.tensor(), up.tensor(), down.tensor()};
     const auto last = static_cast<int32_t>(c.experts);
-    for (int64_t i = 0; i < l.t; ++i) {  // in slot 0 of every token, in no other
+    for (int64_t i = 0; i < l.t; ++i) {  // choice 0 of every token, and no other choice
       for (int64_t a = 0; a < l.slots; ++a) {
         int32_t& e = l.experts[i * l.slots + a];
         if (a == 0)
@@ -236,7 +237,7 @@ TEST(CudaExperts, AWideExpertAmongTightOnes) {
   }
 }
 
-// Ids out of range stay in bounds; the tokens beside them are right.
+// Ids out of range stay in bounds; the other tokens are correct.
 TEST(CudaExperts, Lesson21IdsOutOfRange) {
   DSV4_GPU_OR_SKIP();
   Random random(6);

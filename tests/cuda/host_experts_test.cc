@@ -1,4 +1,4 @@
-// Experts that the GPU reads in the host's memory: the bits of those in its own.
+// Experts that the GPU reads in host memory: the same bits as in its own memory.
 #include <algorithm>
 #include <functional>
 
@@ -85,7 +85,7 @@ TEST(CudaHostExperts, AnyPartOfThemOnTheHostGivesTheSameBits) {
   }
 }
 
-// A long prompt needs nearly all experts: those of the host come in bulk copies, which are counted.
+// A long prompt needs nearly all experts: bulk copies load the host's experts, and they are counted.
 TEST(CudaHostExperts, PromptsBringThemToTheGpu) {
   DSV4_GPU_OR_SKIP();
   for (const char* device : {"cuda", "cuda:0*2"}) {
@@ -101,7 +101,7 @@ TEST(CudaHostExperts, PromptsBringThemToTheGpu) {
   }
 }
 
-// Recorded steps, prompts that fetch experts and swaps at random, in turns.
+// Recorded steps, prompts that fetch experts, and random swaps, alternating.
 TEST(CudaHostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
   DSV4_GPU_OR_SKIP();
   for (const char* device : {"cuda", "cuda:0*2"}) {
@@ -119,7 +119,7 @@ TEST(CudaHostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
   }
 }
 
-// Two places a layer for 256 experts: those that change places do it while steps are queued and run.
+// Two slots per layer for 256 experts: experts are swapped while steps are queued and run.
 TEST(CudaHostExperts, TwoSlotsALayerUnderABatchGiveTheSameTokens) {
   DSV4_GPU_OR_SKIP();
   for (const char* device : {"cuda", "cuda:0*2"}) {
@@ -131,7 +131,7 @@ TEST(CudaHostExperts, TwoSlotsALayerUnderABatchGiveTheSameTokens) {
     Random random(31);
     int64_t begun = 0;
     EXPECT_EQ(DecodedTokens(*engine, 200, [&] { begun += SwapOn(*engine, random); }), want) << device;
-    EXPECT_GT(begun, 3 * kMostSwapsAtOnce) << device;  // round after round: their copies take some 25 of these steps
+    EXPECT_GT(begun, 3 * kMostSwapsAtOnce) << device;  // many rounds: their copies take about 25 of these steps
     const ExpertUse use = engine->expert_use().value();
     EXPECT_GT(use.moved_bytes, 0);
     EXPECT_LT(use.chosen_resident, use.chosen / 4) << device;
@@ -148,7 +148,7 @@ TEST(CudaHostExperts, AFilesExpertsArriveOnTheHostToo) {
   options.on_plan = [&](const MemoryPlan& p) { plan = p; };
   const std::vector<float> want = LogitsOfModel(options);
   ASSERT_FALSE(want.empty());
-  // So much room for KV that experts have to make it.
+  // Reserves enough memory for KV that experts must leave the GPU.
   const int64_t embedding = int64_t{4096} * 256 * 2;
   options.offload.kv_room = plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.activation_bytes +
                             2 * embedding;

@@ -1,4 +1,4 @@
-// Steps that are filled up with idle rows, queued and recorded: every sequence has the bits that it has alone.
+// Steps that are filled with padding rows, queued and recorded: every sequence has the same bits as alone.
 #include <memory>
 #include <string>
 #include <vector>

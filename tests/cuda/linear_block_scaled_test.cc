@@ -1,5 +1,4 @@
-// The conversions around cuBLASLt's NVFP4 product. The product itself needs a Blackwell GPU and has never been
-// executed.
+// The conversions around cuBLASLt's NVFP4 product. The product itself needs a Blackwell GPU and has never been run.
 #include "ops/linear/block_scaled/block_scaled.h"
 
 #include "ops/round_activation/round_activation.h"

@@ -88,8 +88,8 @@ void ExpectExactProducts(const std::vector<QuantFixture>& weights, const Tensor&
   }
 }
 
-// With a norm every input is off by at most the rounding of its two parts (2^-17) and of its row's scale: a sum of K
-// squares made of 32 chains, a root and three products.
+// With a norm every input is off by at most the rounding of its two terms (2^-17) and of its row's scale: a sum of K
+// squares in 32 chains, a root and three products.
 void ExpectNormedProducts(const std::vector<QuantFixture>& weights, const Tensor& x, const Tensor& norm,
                           const std::vector<std::vector<float>>& y) {
   const int64_t t = x.dim(0), width = x.dim(1);
@@ -146,12 +146,12 @@ TEST(CudaLinearParts, NormsRowsFirst) {
   }
 }
 
-// Tests that end soon under compute-sanitizer have names with Short: little work, each branch of a kernel once.
+// Tests that are fast under compute-sanitizer have names with Short: little work, each branch of a kernel once.
 
 const QuantCase kOneTokenKinds[] = {
     {WeightFormat::kNvfp4}, {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block, DType::kF32}, {WeightFormat::kBf16}};
 
-// One token, K cut into segments, of whole chunks and not; blocks with items of two matrices.
+// One token, K divided into segments, of whole and incomplete chunks; blocks with items of two matrices.
 TEST(CudaLinearParts, OneTokenSegmentsShort) {
   DSV4_GPU_OR_SKIP();
   Random random(4);
@@ -165,9 +165,9 @@ TEST(CudaLinearParts, OneTokenSegmentsShort) {
   }
 }
 
-// One token, formats together: a block has tiles of one. Formats in any order, with one row or one tile beside many, as
-// many as there are blocks; K that ends inside a tile, whole chunks, a single tile. The same bits as of a token among
-// others.
+// One token, several formats together: a block has tiles of one format. Formats in any order, with one row or one tile
+// next to many; as many formats as blocks; K that ends inside a tile, whole chunks, a single tile. The bits are the
+// same as for a token among others.
 TEST(CudaLinearParts, OneTokenFormatsShort) {
   DSV4_GPU_OR_SKIP();
   Random random(8);
@@ -196,7 +196,7 @@ TEST(CudaLinearParts, OneTokenFormatsShort) {
   }
 }
 
-// So many rows that no warp shares one; chunks that are whole and not.
+// Enough rows that no two warps share one; whole and incomplete chunks.
 TEST(CudaLinearParts, OneTokenWholeRowsShort) {
   DSV4_GPU_OR_SKIP();
   Random random(5);
@@ -209,7 +209,7 @@ TEST(CudaLinearParts, OneTokenWholeRowsShort) {
   }
 }
 
-// Shapes of a decode step: as they are alone, tokens are beside others.
+// Shapes of a decode step: tokens have the same bits alone and among others.
 TEST(CudaLinearParts, AFewTokensHaveTheBitsThatTheyHaveAlone) {
   DSV4_GPU_OR_SKIP();
   Random random(8);
@@ -239,8 +239,8 @@ TEST(CudaLinearParts, AFewTokensHaveTheBitsThatTheyHaveAlone) {
   }
 }
 
-// Many chunks a warp, so that slots are filled again, and many launches: a slot that is given back too early shows now
-// and then.
+// Many chunks per warp, so that slots are filled again, and many launches: a slot that is released too early causes
+// occasional differences.
 TEST(CudaLinearParts, OneTokenGivesTheSameBitsInEveryLaunch) {
   DSV4_GPU_OR_SKIP();
   Random random(7);
@@ -280,7 +280,7 @@ TEST(CudaLinearParts, OneTokenGivesTheSameBitsInEveryLaunch) {
   }
 }
 
-// The kernel of more tokens, each width, formats together; K of 4,096 is cut over a cluster.
+// The kernel of more tokens, each width, formats together; a cluster divides K of 4,096.
 TEST(CudaLinearParts, FewTokensShort) {
   DSV4_GPU_OR_SKIP();
   Random random(6);
@@ -302,7 +302,7 @@ TEST(CudaLinearParts, RowsDoNotDependOnTheirBatch) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
   std::vector<PartsCase> cases = Cases();
-  cases.push_back({512, {40960}, {QuantCase{WeightFormat::kNvfp4}}});  // so many rows that no warp shares one
+  cases.push_back({512, {40960}, {QuantCase{WeightFormat::kNvfp4}}});  // enough rows that no two warps share one
   for (int i = 0; i < 2 * static_cast<int>(cases.size()); ++i) {
     const PartsCase& c = cases[static_cast<size_t>(i / 2)];
     GuardBuffer<float> norm_weights({c.k}, random.Normals(c.k));

@@ -1,4 +1,4 @@
-// Shapes that a GPU's kernels take in ways of their own; what every device must do stands in tests/ops/linear_test.cc.
+// Shapes for which a GPU's kernels have separate code. The tests for every device are in tests/ops/linear_test.cc.
 #include "support/linear_fixture.h"
 
 namespace dsv4::test {
@@ -12,7 +12,8 @@ class CudaLinearFormats : public ::testing::TestWithParam<QuantCase> {};
 INSTANTIATE_TEST_SUITE_P(Formats, CudaLinearFormats, ::testing::ValuesIn(AllQuantCases()),
                          [](const auto& test) { return test.param.name(); });
 
-// One token's groups, of whole row tiles and not, chunks that are whole and not: soon done under compute-sanitizer.
+// One token's groups, of whole and incomplete row tiles, with whole and incomplete chunks: fast under
+// compute-sanitizer.
 TEST_P(CudaLinearFormats, OneTokenGroupsShort) {
   DSV4_GPU_OR_SKIP();
   Random random(6);
@@ -24,7 +25,7 @@ TEST_P(CudaLinearFormats, OneTokenGroupsShort) {
   }
 }
 
-// A square of true size: every multiprocessor has work, clusters of eight, several rounds.
+// A square of real size: every multiprocessor has work, clusters of eight, several rounds.
 TEST(CudaLinear, TrueShapes) {
   DSV4_GPU_OR_SKIP();
   Random random(5);
@@ -44,8 +45,8 @@ TEST(CudaLinear, TrueShapes) {
   }
 }
 
-// Rings and inputs of 17 tokens are together what a block may have on Hopper, without what the kernel declares itself:
-// then the rings must be shorter.
+// Rings and inputs of 17 tokens together fill the shared memory of a block on Hopper, without the kernel's static part.
+// So the rings must be shorter.
 TEST(CudaLinear, InputsThatFillSharedMemory) {
   DSV4_GPU_OR_SKIP();
   Random random(7);

@@ -27,11 +27,11 @@ struct Product {
   std::vector<double> bound;
 };
 
-// The product of exact weights with activations as one or two FP16 (NVFP4, FP8) or BF16 numbers, and what float32 sums
-// may miss it by. A tensor core adds the 16 products of a step to the running sum with all addends cut at the largest
-// one's last bit or a few below it: at most 17 * 2^-23 of the sum of magnitudes a step, far less on average; FP8 with
-// odd scales adds two roundings per 128 columns. 2^-23 (K / 16 + 8) of the sum of magnitudes holds with a margin of
-// several.
+// The product of exact weights with activations of one or two FP16 (NVFP4, FP8) or BF16 terms, and the error bound of
+// float32 sums. A tensor core adds the 16 products of a step to the running sum, with all addends truncated at the
+// largest one's last bit or a few bits below it. That is at most 17 * 2^-23 of the sum of magnitudes per step, far less
+// on average. FP8 with odd scales adds two roundings per 128 columns. 2^-23 (K / 16 + 8) of the sum of magnitudes holds
+// with a large margin.
 Product Reference(const LinearArgs& a, const std::vector<double>& w, int numbers) {
   const WeightFormat format = a.parts.only().w.format;
   const int64_t tokens = a.x.dim(0), rows = a.parts.only().w.rows, k = a.parts.only().w.cols, n = rows / a.groups;
@@ -55,7 +55,7 @@ Product Reference(const LinearArgs& a, const std::vector<double>& w, int numbers
   return p;
 }
 
-// In the regime whose inputs are so many numbers.
+// In the regime whose inputs have this number of terms.
 std::vector<float> OnGpu(const LinearArgs& a, int numbers) {
   const QuantTensor& w = a.parts.only().w;
   GuardBuffer<float> y({a.x.dim(0), w.rows});
@@ -127,8 +127,8 @@ TEST(CudaLinearWgmma, Fp8ScaleGridWithOffset) {
   }
 }
 
-// More tiles than the GPU has multiprocessors: the ring goes on from tile to tile, and the last token tile is converted
-// by the product's own blocks.
+// More tiles than the GPU has multiprocessors: the ring continues from tile to tile, and the product's own blocks
+// convert the last token tile.
 TEST(CudaLinearWgmma, ManyTilesPerBlock) {
   DSV4_GPU_OR_SKIP();
   Random random(5);
@@ -140,7 +140,7 @@ TEST(CudaLinearWgmma, EveryCodeDecodesExactly) {
   DSV4_GPU_OR_SKIP();
   for (const WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kMxfp4}) {
     const bool nvfp4 = format == WeightFormat::kNvfp4;
-    const int64_t block = nvfp4 ? 16 : 32, n = 253;  // a row per scale, NaN (127) and those that overflow excepted
+    const int64_t block = nvfp4 ? 16 : 32, n = 253;  // a row per scale, except NaN (127) and scales that overflow
     std::vector<uint8_t> codes(static_cast<size_t>(n * block / 2)), scales(static_cast<size_t>(n));
     for (int64_t i = 0; i < n * block / 2; ++i) {
       codes[static_cast<size_t>(i)] = static_cast<uint8_t>(i % 8 * 2 | (i % 8 * 2 + 1) << 4);

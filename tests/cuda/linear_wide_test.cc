@@ -1,4 +1,4 @@
-// 17 decode rows and more are one launch a format on Hopper (ops/linear/wide), with the bits that rows have alone.
+// 17 or more decode rows are one launch per format on Hopper (ops/linear/wide), with the same bits as rows alone.
 #include "ops/linear/wide/wide_linear.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct WideCase {
   int64_t groups = 1;
 };
 
-// Weights and x of a case on the GPU, x with `bad` somewhere in some rows. Run gives each part's rows of tokens
+// Weights and x of a case on the GPU, x with `bad` somewhere in some rows. Run returns each matrix's rows of tokens
 // [first, first + count).
 class WideFixture {
  public:
@@ -63,7 +63,7 @@ class WideFixture {
     return values;
   }
 
-  // The same by so few rows at a time that TileLinear takes them.
+  // The same with few rows at a time, which TileLinear computes.
   std::vector<std::vector<float>> RunFew(int64_t count, bool norm) {
     std::vector<std::vector<float>> all(packed_.size());
     for (int64_t first = 0; first < count; first += 16) {
@@ -113,7 +113,7 @@ TEST(CudaLinearWide, TakesMoreThanOneLaunchOfFew) {
 }
 
 // Flash's and Pro's matrices: the router, projections together, o_a's groups, o_b, the shared expert, a part of q_b and
-// of the head, whose K is not cut.
+// of the head, whose K is not divided.
 TEST(CudaLinearWide, RowsHaveTheBitsOfFewerRows) {
   DSV4_GPU_OR_SKIP();
   Random random(1);
@@ -126,7 +126,7 @@ TEST(CudaLinearWide, RowsHaveTheBitsOfFewerRows) {
 }
 
 // K that ends inside a tile, a single tile, odd numbers of tiles, groups that do not begin with a row tile or end with
-// 128 rows, several formats: soon done under compute-sanitizer.
+// 128 rows, several formats: fast under compute-sanitizer.
 TEST(CudaLinearWide, OddShapesShort) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
@@ -139,14 +139,14 @@ TEST(CudaLinearWide, OddShapesShort) {
   ExpectBitsOfFewRows(random, {192, {{kN, 7}, {kF, 40}, {kB, 16}, {kM, 1}, {kN, 90}, {kB, 12}}}, {64});
 }
 
-// More rows than a launch takes.
+// More rows than one launch computes.
 TEST(CudaLinearWide, HundredsOfRows) {
   DSV4_GPU_OR_SKIP();
   Random random(3);
   ExpectBitsOfFewRows(random, {512, {{kN, 300}, {kB, 40}}}, {1100});
 }
 
-// Rings and counters start anew each time, and nothing depends on which blocks come first.
+// Rings and counters are reset each time, and nothing depends on the order of the blocks.
 TEST(CudaLinearWide, TheSameBitsInEveryLaunch) {
   DSV4_GPU_OR_SKIP();
   Random random(4);
@@ -157,7 +157,7 @@ TEST(CudaLinearWide, TheSameBitsInEveryLaunch) {
   }
 }
 
-// Infinities, NaNs and what BF16 has no number for stay in their rows.
+// Infinities, NaNs and values outside BF16's range stay in their rows.
 TEST(CudaLinearWide, RowsDoNotMixShort) {
   DSV4_GPU_OR_SKIP();
   const int64_t num_tokens = 70, k = 192;

@@ -1,4 +1,4 @@
-// Loading from files to the GPU: the model that was written, whatever made the values.
+// Loading from files to the GPU gives the model that was written, on whichever device the values were made.
 #include "dsv4/inspect.h"
 #include "io/test_files.h"
 #include "support/cuda_mirror.h"
@@ -27,7 +27,7 @@ TEST(CudaLoad, AWrittenModelIsTheOneInMemory) {
   }
 }
 
-// Tiles of 528 bytes where they can be: from files as in memory, and no bit differs from wider ones.
+// Tiles of 528 bytes for matrices that can be tight, from files and in memory: no bit differs from wider tiles.
 TEST(CudaLoad, TightExpertsChangeNoBit) {
   DSV4_GPU_OR_SKIP();
   for (const auto& [fp8_dense, experts] : {std::pair{false, SyntheticExperts::kNvfp4Cast},
@@ -61,11 +61,11 @@ TEST(CudaLoad, TightExpertsChangeNoBit) {
 TEST(CudaLoad, ThePlanIsToldBeforeAnythingIsTakenAndWhatDoesNotFitIsRefused) {
   DSV4_GPU_OR_SKIP();
   EngineOptions options{.model_dir = "", .synthetic = {.shape = "pro"}, .device = "cuda"};
-  int64_t moved = 0, free = 0;  // of the host: it has no room either for what leaves the GPU
+  int64_t moved = 0, free = 0;  // of the host, which also lacks memory for the moved weights
   options.on_plan = [&](const MemoryPlan& plan) {
     moved = plan.host_expert_bytes + plan.host_embedding_bytes;
     free = plan.available_bytes;
-    EXPECT_LE(std::abs(Gpu()->free_bytes() - free), int64_t{2} << 30);  // other users of the GPU aside
+    EXPECT_LE(std::abs(Gpu()->free_bytes() - free), int64_t{2} << 30);  // tolerance for other users of the GPU
   };
   const auto engine = Engine::Load(options);
   ASSERT_FALSE(engine.ok());

@@ -1,19 +1,19 @@
-// Prompts of more than 1,024 tokens, which have kernels and roundings of their own (docs/dev/numerics.md, 3.1),
-// against the same tokens as prompts of at most 1,000 one behind the other, whose inputs of matrix products are
-// numbers of about 22 bits: layers of the released shape with random weights, two that slide and one of each ratio.
+// Prompts of more than 1,024 tokens, which have their own kernels and roundings (docs/dev/numerics.md, 3.1), against
+// the same tokens as consecutive prompts of at most 1,000, whose inputs of matrix products have about 22 bits. The
+// model has layers of the released shape with random weights: two sliding layers and one of each ratio.
 //
 // The tolerance. An input rounded to one FP16 number (10 fraction bits) is off by 2^-11 / sqrt(3) = 2.8e-4 at most in
-// the mean square,
-// 2e-4 over all mantissas; a product's output inherits that, for the weights are random and the errors of its K inputs
-// are independent. A sublayer has at most 7 such roundings in a row (input, q_b's input, query, softmax weight, o_a's
-// and o_b's inputs; input and hidden rows of an expert), 8 sublayers follow each other, and norms keep the sizes:
-// sqrt(8 * 7) * 2e-4 = 1.5e-3. Rows of the cache are rounded to BF16 in both runs; where that falls the other way an
-// element moves by 2^-8 = 4e-3: with probability
-// 2e-4 * 5 / 4e-3 = 1/4 at most, so by 2e-3 in the mean square. Together sqrt(1.5^2 + 2^2) * 1e-3 = 2.5e-3. (An H200
-// shows 0.9e-3 to
-// 1.2e-3; without RoPE on the queries 0.05 to 0.25.) A row whose router chooses another expert, or whose index another
-// row, is off by more (3.1: 15 to 50 %): only the fourth layer's router and index choose by numbers, so three rows of
-// four must be within it.
+// the mean square, 2e-4 over all mantissas. A product's output has the same relative error, because the weights are
+// random and the errors of its K inputs are independent. A sublayer has at most 7 such roundings in a row (input, q_b's
+// input, query, softmax weight, o_a's and o_b's inputs; input and hidden rows of an expert). 8 sublayers follow each
+// other, and norms keep the sizes: sqrt(8 * 7) * 2e-4 = 1.5e-3.
+//
+// Rows of the cache are rounded to BF16 in both runs. If the two roundings differ, an element moves by 2^-8 = 4e-3:
+// with probability 2e-4 * 5 / 4e-3 = 1/4 at most, so by 2e-3 in the mean square. Together sqrt(1.5^2 + 2^2) * 1e-3 =
+// 2.5e-3. (An H200 shows 0.9e-3 to 1.2e-3; without RoPE on the queries 0.05 to 0.25.)
+//
+// A row whose router chooses another expert, or whose index another row, is off by more (3.1: 15 to 50 %). Only the
+// fourth layer's router and index choose by numbers, so three of four rows must be within the tolerance.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -77,7 +77,7 @@ TEST_P(CudaLongPrompt, AgreesWithShortPrompts) {
   constexpr size_t kPrompts = 16, kPiece = 1000, kAfter = 8;
   std::vector<double> last, after;
   for (size_t i = 0; i < kPrompts; ++i) {
-    const size_t length = 1025 + 71 * i;  // to 2,090: beyond 2,048 the index chooses
+    const size_t length = 1025 + 71 * i;  // to 2,090: above 2,048 the indexer selects rows
     const std::vector<TokenId> tokens = SomeTokens(static_cast<int64_t>(length + kAfter), 77 + i, v);
     const std::span<const TokenId> prompt(tokens.data(), length), rest(tokens.data() + length, kAfter);
     std::vector<float> whole, pieces;
@@ -88,7 +88,7 @@ TEST_P(CudaLongPrompt, AgreesWithShortPrompts) {
           other->Append(prompt.subspan(begin, std::min(kPiece, length - begin)), LogitRows::kLast, &pieces).ok());
     }
     AddRowErrors(whole, pieces, v, last);
-    // Caches that the two have left.
+    // The caches of the two sessions.
     ASSERT_TRUE(one->Append(rest, LogitRows::kAll, &whole).ok());
     ASSERT_TRUE(other->Append(rest, LogitRows::kAll, &pieces).ok());
     AddRowErrors(whole, pieces, v, after);
@@ -98,7 +98,7 @@ TEST_P(CudaLongPrompt, AgreesWithShortPrompts) {
   ExpectTypical("rows after them", std::move(after));
 }
 
-// Several sequences in one step, two of them long: each as alone, bit for bit.
+// Several sequences in one step, two of them long: each has the same bits as alone.
 TEST_P(CudaLongPrompt, SequencesOfOneStepHaveTheirOwnBits) {
   DSV4_GPU_OR_SKIP();
   const auto engine = FourLayers(GetParam().fp8_dense);

@@ -1,4 +1,4 @@
-// dsv4/measure.h on a GPU: what works there, too.
+// The functions of dsv4/measure.h that also work on a GPU.
 #include "dsv4/measure.h"
 
 #include <cmath>
@@ -11,12 +11,12 @@
 namespace dsv4::test {
 namespace {
 
-// What follows a context of so many tokens, of which the first two pages are computed.
+// The logits after a context of `tokens` tokens. Only the first two pages of it are computed.
 std::vector<float> BehindCopies(const std::string& device, size_t tokens) {
   EngineOptions options;
   options.synthetic.shape = "nano";
   options.device = device;
-  options.kv_dtype = KvDtype::kF32;  // roundings would fall either way
+  options.kv_dtype = KvDtype::kF32;  // no roundings, which could differ
   options.index_dtype = IndexDtype::kF32;
   const auto engine = LoadOrFail(options);
   if (engine == nullptr) return {};

@@ -26,7 +26,7 @@ constexpr const char *kOneGpu = "cuda:0*2", *kTwoGpus = "cuda:0,1";
 constexpr const char *kOneGpuForFour = "cuda:0*4", *kOneGpuForEight = "cuda:0*8";
 constexpr const char *kFourGpus = "cuda:0-3", *kEightGpus = "cuda:0-7";
 
-// Before the first call of CUDA, which other tests of this program make: see base/env.h.
+// Before the first CUDA call, which other tests of this program make: see base/env.h.
 [[maybe_unused]] const bool kKernelsAreLoadedAtOnce = (LoadKernelsAtOnce(), true);
 
 int GpusOf(const std::string& device) {
@@ -107,13 +107,13 @@ class CudaRanksOn : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Nano, CudaRanksOn, testing::Values(kOneGpu, kTwoGpus),
                          [](const auto& instance) { return NameOfDevice(instance.param); });
 
-// Of Flash's widths, which eight can divide.
+// Models of Flash's widths, which eight ranks can divide.
 class CudaRanksOfFlash : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, CudaRanksOfFlash,
                          testing::Values(kOneGpu, kOneGpuForFour, kOneGpuForEight, kTwoGpus, kFourGpus, kEightGpus),
                          [](const auto& instance) { return NameOfDevice(instance.param); });
 
-// Text that the ranks draw is what the host draws from their logits; more steps than a recording waits for, and several
+// The ranks draw the same text as the host from their logits; more steps than a recording waits for, and several
 // sequences.
 TEST_P(CudaRanksOn, DrawnTokensAreThoseOfTheLogits) {
   DSV4_GPUS_OR_SKIP(GetParam());
@@ -155,7 +155,7 @@ TEST_P(CudaRanksOn, SnapshotsGoOnWithTheSameBits) {
   ExpectSnapshotGoesOn(*engine);
 }
 
-// Made on two ranks it is the model that one rank makes.
+// Two ranks make the same model as one rank.
 TEST_P(CudaRanksOn, SyntheticWeightsDoNotDependOnTheRanks) {
   DSV4_GPUS_OR_SKIP(GetParam());
   EngineOptions options;
@@ -169,7 +169,7 @@ TEST_P(CudaRanksOn, SyntheticWeightsDoNotDependOnTheRanks) {
   ExpectAgreement("synthetic", Compare(AllLogits(*two, ids), AllLogits(*one, ids), 4096), 0.01, 0.98);
 }
 
-// Read once and handed to the ranks, packed on their GPUs: no bit differs from what was made there.
+// Weights are read once, sent to the ranks, and packed on their GPUs: no bit differs from weights that were made there.
 TEST_P(CudaRanksOn, AWrittenModelIsTheOneInMemory) {
   DSV4_GPUS_OR_SKIP(GetParam());
   for (const bool fp8_dense : {false, true}) {
@@ -188,7 +188,7 @@ TEST_P(CudaRanksOn, AWrittenModelIsTheOneInMemory) {
   }
 }
 
-// How values travel changes nothing.
+// The transport changes nothing.
 TEST(CudaRanksWords, HaveTheBitsOfEvents) {
   DSV4_GPUS_OR_SKIP(kTwoGpus);
   EngineOptions events = NanoOnRanks(kTwoGpus);
@@ -198,7 +198,7 @@ TEST(CudaRanksWords, HaveTheBitsOfEvents) {
   EXPECT_EQ(LogitsOfModel(events), want);
 }
 
-// The logits of two texts' rows behind a prompt, of Flash's widths: steps of both texts together or of one, `each` rows
+// The logits of two texts' rows after a prompt, of Flash's widths: steps of both texts together or of one, `each` rows
 // of a text.
 std::vector<float> DecodedLogits(EngineOptions options, const std::string& device, bool events, bool together,
                                  size_t each = 1) {
@@ -233,9 +233,9 @@ std::vector<float> DecodedLogits(EngineOptions options, const std::string& devic
   return std::move(logits[0]);
 }
 
-// Few rows have launches of their own: the expansion of a rank's heads, parts that leave where they are made. And the
-// bits that they have among others, by either way of exchanging. KV rows and index keys as the model was trained with,
-// and not.
+// Few rows have their own launches: the expansion of a rank's heads, and partials that are sent while they are
+// computed. They have the same bits as among others, with both transports. KV rows and index keys in the formats that
+// the model was trained with, and in others.
 TEST_P(CudaRanksOfFlash, ARowHasTheBitsThatItHasAmongOthers) {
   DSV4_GPUS_OR_SKIP(GetParam());
   for (const bool trained : {true, false}) {
@@ -260,7 +260,7 @@ TEST_P(CudaRanksOfFlash, ARowHasTheBitsThatItHasAmongOthers) {
   }
 }
 
-// Long prompts: rows travel as FP16 blocks, and early, the experts' sums as they are made.
+// Long prompts: rows travel as FP16 blocks, and early; the experts' sums travel while they are computed.
 TEST_P(CudaRanksOfFlash, LongPromptsHaveTheBitsOfEvents) {
   if (GpusOf(GetParam()) == 1) GTEST_SKIP() << "ranks of one GPU have no words";
   DSV4_GPUS_OR_SKIP(GetParam());
@@ -288,7 +288,7 @@ TEST_P(CudaRanksOfFlash, LongPromptsHaveTheBitsOfEvents) {
   ExpectAgreement("one GPU", Compare(words, last_row("cuda", false), static_cast<int64_t>(words.size()) / 2), 0.1, 0);
 }
 
-// ---- --rank-invariant: one GPU's bits, made with the same flag. ----
+// ---- --rank-invariant: the same bits as one GPU with the same flag. ----
 
 EngineOptions WithAnyRanks(EngineOptions options, const std::string& device) {
   options.device = device;
@@ -296,7 +296,7 @@ EngineOptions WithAnyRanks(EngineOptions options, const std::string& device) {
   return options;
 }
 
-// Prompts of every regime, and decode rows behind them.
+// Prompts of every regime, and decode rows after them.
 std::vector<float> LogitsOfAllRegimes(const EngineOptions& options) {
   const auto engine = LoadOrFail(options);
   std::vector<float> logits;

@@ -1,5 +1,5 @@
-// By default flags a row's bits follow from its own request (docs/dev/decisions/0008-regimes.md): ops in each regime,
-// and the engine.
+// With default flags a row's bits depend only on its own request (docs/dev/decisions/0008-regimes.md): ops in each
+// regime, and the engine.
 #include "engine/setup/regimes.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ const char* NameOfRegime(Regime r) {
 
 // ---- ops ----
 
-// `run(regime, tokens)` gives the op's output for the first so many tokens, rows of `width`.
+// `run(regime, tokens)` returns the op's output for the first `tokens` tokens, rows of `width`.
 template <typename Run>
 void ExpectRowsOfAnyNumber(const std::string& what, int64_t width, int64_t most, const Run& run) {
   for (const Regime regime : kRegimes) {
@@ -92,7 +92,7 @@ TEST(CudaRegimes, RowsOfLinearPartsTogetherDoNotDependOnTheirNumber) {
   });
 }
 
-// With few pairs an expert and with many.
+// With few pairs per expert and with many.
 TEST(CudaRegimes, RowsOfExpertsDoNotDependOnTheirNumber) {
   DSV4_GPU_OR_SKIP();
   Random random(3);
@@ -134,7 +134,7 @@ TEST(CudaRegimes, RowsOfExpertsDoNotDependOnTheirNumber) {
   }
 }
 
-// The first tokens of a sequence that goes on, alone and behind another one.
+// The first tokens of a sequence that continues, alone and after another sequence.
 TEST(CudaRegimes, RowsOfAttentionDoNotDependOnTheirNumber) {
   DSV4_GPU_OR_SKIP();
   Random random(4);
@@ -181,7 +181,7 @@ TEST(CudaRegimes, RowsOfAttentionDoNotDependOnTheirNumber) {
 
 // ---- the engine ----
 
-// Two prompts of each kind, and tokens that follow each. Layers of the released shape: those of the fixtures have few
+// Two prompts of each kind, and tokens after each. Layers of the released shape, because the fixtures' layers have few
 // heads.
 struct Requests {
   explicit Requests(int64_t vocab) {
@@ -195,7 +195,7 @@ struct Requests {
 
 std::unique_ptr<Session> NewSession(Engine& engine) { return std::move(engine.NewSession()).value(); }
 
-// The logits of the prompt's last row and of decode steps behind it.
+// The logits of the prompt's last row and of decode steps after it.
 std::vector<float> Alone(Engine& engine, const Requests& r, size_t request) {
   const auto session = NewSession(engine);
   std::vector<float> all, row;
@@ -243,7 +243,7 @@ TEST_F(CudaRegimesEngine, ChunksOfAnySize) {
   }
 }
 
-// A server's steps: pieces of prompts, as long as others leave them, beside decode rows.
+// A server's steps: chunks of prompts, with lengths that depend on the other requests, together with decode rows.
 TEST_F(CudaRegimesEngine, AmongOthersInPiecesOfAnySize) {
   const Requests& r = *requests_;
   for (const size_t others : {size_t{0}, size_t{31}, size_t{63}, size_t{127}}) {
@@ -292,7 +292,7 @@ TEST_F(CudaRegimesEngine, AmongOthersInPiecesOfAnySize) {
   }
 }
 
-// What was written enters again as decode rows, many at a time.
+// The written tokens are appended again as decode rows, many at a time.
 TEST_F(CudaRegimesEngine, StartingOver) {
   const Requests& r = *requests_;
   for (size_t i = 0; i < r.prompts.size(); ++i) {
@@ -308,7 +308,7 @@ TEST_F(CudaRegimesEngine, StartingOver) {
   }
 }
 
-// More sequences than kMaxDecodeRows, without leave to take them in one pass: several passes, the same bits.
+// More sequences than kMaxDecodeRows, without permission for one pass: several passes, the same bits.
 TEST_F(CudaRegimesEngine, MoreDecodeRowsThanAPassHas) {
   const Requests& r = *requests_;
   constexpr size_t kSequences = kMaxDecodeRows + 20;

@@ -1,5 +1,5 @@
 // The op of ops/sample on the GPU against the sampler of dsv4/sampling.h: the same tokens, as
-// tests/engine/sample_op_test.cc has it of the CPU.
+// tests/engine/sample_op_test.cc checks on the CPU.
 #include "dsv4/sampling.h"
 #include "support/guard_buffer.h"
 #include "support/sample_fixture.h"

@@ -1,4 +1,4 @@
-// KV snapshots on a GPU: under the same steps the same bits, also from a file.
+// KV snapshots on a GPU: the same bits after the same steps, also from a file.
 
 #include "dsv4/snapshot.h"
 #include "dsv4/sampling.h"
@@ -50,7 +50,7 @@ TEST(CudaSnapshot, GoesOnWithTheSameBits) {
     session.reset();
     auto first = std::move(engine->NewSession(**snapshot)).value(),
          second = std::move(engine->NewSession(**snapshot)).value();
-    EXPECT_EQ(Steps(*first, std::span(ids).subspan(0, 20)).size(), expected.size());  // goes elsewhere
+    EXPECT_EQ(Steps(*first, std::span(ids).subspan(0, 20)).size(), expected.size());  // changes the KV state
     EXPECT_EQ(Steps(*second, tail), expected) << "cut at " << cut;
     const std::string path = folder / "a";
     ASSERT_TRUE((*snapshot)->Save(path, "note").ok());
@@ -62,7 +62,7 @@ TEST(CudaSnapshot, GoesOnWithTheSameBits) {
   EXPECT_EQ(engine->kv_bytes(), 0);
 }
 
-// Decode leaves a step behind the last token in the cache; a snapshot after it must not mind.
+// Decode leaves a step after the last token in the cache; a later snapshot must not depend on it.
 TEST(CudaSnapshot, AfterDecodeTheSameTokensFollow) {
   DSV4_GPU_OR_SKIP();
   DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
