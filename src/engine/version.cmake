@@ -1,4 +1,4 @@
-# What version.cc reports. Included after dsv4_engine is defined; with -P it is the build-time step that writes the
+# The facts that version.cc reports. Included after dsv4_engine is defined; with -P it is the build-time step that writes the
 # commit into a header, and only when the commit has changed.
 if(CMAKE_SCRIPT_MODE_FILE)
   execute_process(COMMAND git --no-optional-locks describe --always --dirty --abbrev=10 --exclude=*

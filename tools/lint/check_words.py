@@ -10,7 +10,7 @@ Prints one line per finding, `path:line: [pattern] 'text': remedy`, and exits 1 
 
 --write lowers the budgets in BUDGETS to what the tree has; it never raises one. --counts prints the hits per folder.
 --list prints every hit, of the tree or of one folder. --long prints sentences of more than this many words; they are no
-error. With FILE, only these files are read, every hit is printed, and budgets do not apply.
+error. With FILE (or a folder), only these files are read, every hit is printed, and budgets do not apply.
 """
 
 import argparse
@@ -51,7 +51,7 @@ PATTERNS = [
     ("A14", r"on (?:its|their) way", I, "pending, in flight"),
     ("A15", r"nobody", I, "no client, no rank, none, unused"),
     ("A16", r"(?:heeds?|takes? turns)", I, "uses; alternate"),
-    ("A17", r"stands?(?! (?:for|in for|out|alone|by|up|still))", 0, "is"),
+    ("A17", r"stands?(?!-in| (?:for|in for|out|alone|by|up|still))", 0, "is"),
     ("A18", r"(?:[Ww]hat (?:becomes?|became|comes|came|makes?) of|makes? of (?:it|x|the|a))", 0, "the result of"),
     ("A19", r"meanwhile", I, "at the same time"),
     ("A20", r"but for", I, "except"),
@@ -271,6 +271,13 @@ def folder_of(rel, budgets):
     return next((parent for parent in parents if parent in budgets), rel.parts[0] if len(rel.parts) > 1 else ".")
 
 
+def files_of(paths):
+    """The given files, and the readable files in the given folders."""
+    known = C_LIKE | SHELL_LIKE | {".py", ".md", ".html"}
+    for path in paths:
+        yield from sorted(p for p in path.rglob("*") if p.is_file() and p.suffix in known) if path.is_dir() else [path]
+
+
 def read(path):
     return path.read_text(encoding="utf-8", errors="replace")
 
@@ -356,7 +363,7 @@ def main():
     root = args.root.resolve()
     if args.files:
         lines = []
-        for path in args.files:
+        for path in files_of(args.files):
             rel = path.resolve().relative_to(root).as_posix()
             if args.long:
                 lines += [f"{rel}:{line}: {words} words: {text}" for line, words, text in
@@ -370,7 +377,9 @@ def main():
         return 0
     if args.list is not None:
         for hits in collect(root, load_budgets(root)).values():
-            print("\n".join(describe(hit) for hit in hits if hit[0].startswith(args.list)))
+            for hit in hits:
+                if hit[0].startswith(args.list):
+                    print(describe(hit))
         return 0
     if args.write:
         above = write(root)

@@ -14,7 +14,7 @@ class SchedulerMemory : public SchedulerTest, public ::testing::WithParamInterfa
  protected:
   ~SchedulerMemory() override { scheduler_.reset(); }
 
-  // Runs one request, and submits another one meanwhile: with 70 sequences, so that accepting them needs memory. From
+  // Runs one request, and submits another one at the same time: with 70 sequences, so that accepting them needs memory. From
   // the first one's step, `left` allocations of the thread succeed and one fails. Returns false if there were fewer
   // allocations.
   bool RunWith(int64_t left) {
