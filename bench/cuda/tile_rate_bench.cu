@@ -1,5 +1,5 @@
 // Measures the time of a packed tile in a sub-core if its bytes are in shared memory: loads, decoding
-// (ops/tile_mma.cuh) and products of one token (ops/linear/tile/one_token.cuh). Runs with 1 to 8 warps per sub-core, and
+// (ops/tile_mma.cuh) and products of one token (ops/linear/tile/one_token.cuh). Runs with 1 to 8 warps per sub-core and
 // without some of these parts. A tile is 16 x 64 weights, 576 bytes of NVFP4. At 100 cycles of a sub-core per tile (25
 // cycles of an SM), 132 SMs of 1.8 GHz consume 5.5 TB/s.
 //

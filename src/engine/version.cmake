@@ -1,5 +1,5 @@
-# The facts that version.cc reports. Included after dsv4_engine is defined; with -P it is the build-time step that writes the
-# commit into a header, and only when the commit has changed.
+# The facts that version.cc reports. Included after dsv4_engine is defined. With -P it is the build-time step that writes
+# the commit into a header, and only when the commit has changed.
 if(CMAKE_SCRIPT_MODE_FILE)
   execute_process(COMMAND git --no-optional-locks describe --always --dirty --abbrev=10 --exclude=*
     WORKING_DIRECTORY ${SOURCE_DIR} OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET

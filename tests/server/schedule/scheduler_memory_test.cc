@@ -14,9 +14,9 @@ class SchedulerMemory : public SchedulerTest, public ::testing::WithParamInterfa
  protected:
   ~SchedulerMemory() override { scheduler_.reset(); }
 
-  // Runs one request, and submits another one at the same time: with 70 sequences, so that accepting them needs memory. From
-  // the first one's step, `left` allocations of the thread succeed and one fails. Returns false if there were fewer
-  // allocations.
+  // Runs one request, and submits another one at the same time: with 70 sequences, so that accepting them needs memory.
+  // From the first one's step, `left` allocations of the thread succeed and one fails. Returns false if there were
+  // fewer allocations.
   bool RunWith(int64_t left) {
     const int64_t failed = test::num_failed_allocations;
     left_ = left;
