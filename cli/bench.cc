@@ -1,4 +1,4 @@
-// dsv4 bench: prefill and decode speed, against the rate at which the device reads its memory.
+// dsv4 bench: the speed of prefill and decode, compared with the rate at which the device reads its memory.
 #include "bench.h"
 
 #include <algorithm>
@@ -40,16 +40,18 @@ Rates RateMeter::Now(Engine& engine) {
 }
 
 void Report(const BenchOptions& options, const Json& row, const std::string& line) {
-  StopIfInterrupted();  // what was measured is not whole
+  StopIfInterrupted();  // the measurement is incomplete
   Print((options.json ? row.dump() : line) + "\n");
 }
 
 namespace {
 
-// Of a context so many tokens are computed (MostComputed); the rest is copied (AppendCopies).
-constexpr int64_t kPage = 256;  // the smallest context that can be copied from
+// The first MaxComputed tokens of a context are computed, the others are copied (AppendCopies).
+constexpr int64_t kPage = 256;  // the smallest context that can be copied
 constexpr int64_t kComputedOnCpu = 512, kComputedOnGpu = 8192, kComputedByAllOnGpu = int64_t{1} << 18;
 constexpr int64_t kTracedSteps = 4;
+
+using BenchMode = BenchOptions::Mode;
 
 double Median(std::vector<double> x) {
   std::nth_element(x.begin(), x.begin() + static_cast<int64_t>(x.size() / 2), x.end());
@@ -61,40 +63,53 @@ double Percentile95(std::vector<double> x) {
   return x[(x.size() * 95 + 99) / 100 - 1];
 }
 
-// The options with what was left to the device.
+// The options with the defaults of the mode and the device.
 struct BenchPlan {
   std::vector<int64_t> prompts, contexts, batches;
   int64_t tokens = 0;
-  double budget_s = 0;  // 0: none
+  double budget_s = 0;  // 0: no limit
   bool ops = false, on_cpu = false;
 };
 
-BenchPlan MakePlan(const BenchOptions& o, const ModelInfo& info) {
+// Default lists of a mode.
+void SetUsualLists(BenchMode mode, bool cpu, BenchPlan& plan) {
   using List = std::vector<int64_t>;
+  plan.prompts = cpu ? List{512, 2048} : List{512, 2048, 8192};
+  plan.contexts = cpu ? List{512, 8192, 131072} : List{512, 8192};
+  plan.batches = cpu ? List{1, 4, 16} : List{1, 8};
+  if (mode == BenchMode::kOps) plan.prompts = {512}, plan.contexts = {512, 8192}, plan.batches = {1, 4};
+  if (mode != BenchMode::kBatches) return;
+  plan.contexts = {512};
+  plan.batches = cpu ? List{1, 2, 4, 8, 16} : List{1, 2, 4, 8, 16, 32, 64};
+}
+
+int64_t UsualTokens(const BenchOptions& o, bool cpu) {
+  if (cpu) return 16;
+  if (o.mode != BenchMode::kDrafts) return 64;
+  return o.acceptance || !o.rows ? 256 : 24;
+}
+
+BenchPlan MakePlan(const BenchOptions& o, const ModelInfo& info) {
   const bool cpu = IsCpu(o.model.device);
-  BenchPlan plan{.prompts = o.prompts.value_or(cpu ? List{512, 2048} : List{512, 2048, 8192}),
-                 .contexts = o.contexts.value_or(cpu ? List{512, 8192, 131072} : List{512, 8192}),
-                 .batches = o.batches.value_or(cpu ? List{1, 4, 16} : List{1, 8}),
-                 .tokens = o.tokens > 0    ? o.tokens
-                           : cpu           ? 16
-                           : o.draft_right ? 256
-                           : o.draft_rows  ? 24
-                                           : 64,
-                 .budget_s = o.budget_s > 0 ? static_cast<double>(o.budget_s)
-                             : cpu          ? 20
-                                            : 0,
-                 .ops = o.ops.value_or(cpu),
-                 .on_cpu = cpu};
+  BenchPlan plan;
+  SetUsualLists(o.mode, cpu, plan);
+  plan.prompts = o.prompts.value_or(plan.prompts);
+  plan.contexts = o.contexts.value_or(plan.contexts);
+  plan.batches = o.batches.value_or(plan.batches);
+  plan.tokens = o.tokens > 0 ? o.tokens : UsualTokens(o, cpu);
+  plan.budget_s = o.budget_s > 0 ? static_cast<double>(o.budget_s) : cpu ? 20 : 0;
+  plan.ops = o.ops.value_or(cpu);
+  plan.on_cpu = cpu;
   const int64_t more = plan.tokens * (o.repeat + 1) + kTracedSteps;
   if (!o.contexts) std::erase_if(plan.contexts, [&](int64_t context) { return context + more > info.max_context; });
   return plan;
 }
 
-// Ends the command where the sequences of a figure have no room, before minutes go into those that have; contexts that
-// nobody asked for are left out.
+// Throws if the sequences of a figure do not fit in memory, before the others are measured for minutes. Drops default
+// contexts that do not fit.
 void FitIntoMemory(const BenchOptions& o, const Engine& engine, BenchPlan& plan) {
   const int64_t free = engine.free_bytes();
-  if (free == 0 || plan.batches.empty()) return;  // unknown; nothing to decode
+  if (free == 0 || plan.batches.empty()) return;  // unknown, or nothing to decode
   const int64_t batch = *std::max_element(plan.batches.begin(), plan.batches.end());
   const auto needed = [&info = engine.info(), batch](int64_t context) {
     const double one = static_cast<double>(info.kv_fixed_bytes) +
@@ -107,33 +122,34 @@ void FitIntoMemory(const BenchOptions& o, const Engine& engine, BenchPlan& plan)
   if (context == plan.contexts.end()) return;
   throw RunError(std::to_string(batch) + " sequences of " + FormatCount(*context) + " tokens need " +
                  FormatBytes(needed(*context)) + " of KV, and " + FormatBytes(free) +
-                 " are free; choose fewer --batches or shorter --contexts");
+                 " are free; use smaller --batches, or shorter " +
+                 (o.mode == BenchMode::kBatches ? "--context" : "--contexts"));
 }
 
-// What was planned for a GPU without KV, and what is gone from the fullest one now, without the KV of live sessions.
+// Reports the memory planned for a GPU without KV, and the memory used on the fullest GPU without the KV of sessions.
 void ReportMemory(const BenchOptions& options, const MemoryPlan& plan, const Engine& engine) {
   const int64_t planned = plan.weight_bytes + plan.widened_bytes + plan.scratch_bytes + plan.collective_bytes +
                           plan.activation_bytes;
   const int64_t used = plan.available_bytes - (engine.free_bytes() + engine.kv_bytes()) / plan.devices;
   const double off = 100 * (static_cast<double>(planned) / static_cast<double>(used) - 1);
   Report(options, Json{{"phase", "memory"}, {"gpus", plan.devices}, {"planned_bytes", planned}, {"used_bytes", used}},
-         "memory of a GPU: planned " + FormatBytes(planned) + ", used " + FormatBytes(used) + " (" +
+         "memory per GPU: planned " + FormatBytes(planned) + ", used " + FormatBytes(used) + " (" +
              FormatFixed(off, 1) + " %)");
 }
 
-// What --expert-compute has given the CPU.
+// The part of the experts' line about --expert-compute.
 std::string CpuPart(const ExpertUse& use) {
   std::string part;
   if (use.cpu_experts > 0)
     part += "; the CPU computed " + FormatCount(use.cpu_experts) + " in " + FormatFixed(use.cpu_seconds, 2) + " s";
   if (use.cpu_rate > 0) {
-    part += "; measured at the start: CPU " + FormatFixed(use.cpu_rate / 1e9, 1) + " GB/s, link " +
+    part += "; measured at load: CPU " + FormatFixed(use.cpu_rate / 1e9, 1) + " GB/s, link " +
             FormatFixed(use.link_rate / 1e9, 1) + " GB/s";
   }
   return part;
 }
 
-// Where experts are counted: how many choices found theirs on the device, and what it took to bring the others.
+// If experts are counted, reports how many chosen experts were in device memory, and the copies of the others.
 void ReportExperts(const BenchOptions& options, const ExpertUse& use) {
   if (!use.counted || use.chosen == 0) return;
   const double hits = static_cast<double>(use.chosen_resident) / static_cast<double>(use.chosen);
@@ -150,9 +166,9 @@ void ReportExperts(const BenchOptions& options, const ExpertUse& use) {
               {"cpu_bytes_per_s", use.cpu_rate},
               {"link_bytes_per_s", use.link_rate}},
          "experts: " + FormatFixed(100 * hits, 2) + " % of " + FormatCount(static_cast<int64_t>(use.chosen)) +
-             " choices on the device, " + FormatBytes(static_cast<int64_t>(use.fetched_bytes)) +
-             " of the others fetched, for which prompts waited " + FormatFixed(1e3 * use.wait_seconds, 1) + " ms; " +
-             FormatCount(use.swaps) + " pairs changed places" + CpuPart(use));
+             " choices were in device memory; " + FormatBytes(static_cast<int64_t>(use.fetched_bytes)) +
+             " read from host memory, prompts waited " + FormatFixed(1e3 * use.wait_seconds, 1) + " ms for them; " +
+             FormatCount(use.swaps) + " pairs swapped between host and device" + CpuPart(use));
 }
 
 class Bench {
@@ -212,10 +228,15 @@ class Bench {
     ReportOps(options_, ops, 1, traced, rates, {{"phase", "op"}, {"of", "prefill"}, {"tokens", tokens}});
   }
 
-  void Decode(int64_t batch, int64_t context) {
+  struct StepFigure {
+    double seconds = 0;       // per step
+    double tokens_per_s = 0;  // of all sequences
+  };
+
+  StepFigure Decode(int64_t batch, int64_t context) {
     const Rates rates = RatesNow();
     const int64_t v = engine_.info().vocab_size;
-    const int64_t computed = std::min(context, MostComputed(batch));
+    const int64_t computed = std::min(context, MaxComputed(batch));
     const std::vector<std::unique_ptr<Session>> sessions = Fill(batch, context, computed);
     std::vector<std::unique_ptr<Sampler>> samplers;
     std::vector<DecodeItem> items;
@@ -251,19 +272,20 @@ class Bench {
             {"read_bytes_per_s", rates.read},
             {"floor_ms", floor * 1e3},
             {"percent_of_floor", 100 * floor / s}},
-           name + ": " + FormatFixed(s * 1e3, 3) + " ms a step, " + FormatFixed(tokens / s, 1) + " tok/s, " +
+           name + ": " + FormatFixed(s * 1e3, 3) + " ms per step, " + FormatFixed(tokens / s, 1) + " tok/s, " +
                FormatFixed(100 * floor / s, 1) + " % of the byte floor (" + FormatFixed(floor * 1e3, 3) + " ms)");
-    if (!plan_.ops) return;
+    if (!plan_.ops) return {s, tokens / s};
     for (DecodeItem& item : items) item.max_tokens = kTracedSteps;
     const auto traced = Clock::now();
     const std::vector<OpTime> ops = Must(
         TraceOps(engine_, [&] { return engine_.Decode(items, [](size_t, const SampledToken&) { return true; }); }));
     ReportOps(options_, ops, kTracedSteps, Seconds(traced, Clock::now()), rates,
               {{"phase", "op"}, {"of", "decode"}, {"batch", batch}, {"context", context}});
+    return {s, tokens / s};
   }
 
  private:
-  // A busy machine's rates change: on the CPU every figure has its own.
+  // The rates of a busy CPU change, so every figure on a CPU has its own.
   Rates RatesNow() { return plan_.on_cpu ? rates_.Now(engine_) : first_rates_; }
 
   bool Spent(Clock::time_point start) const {
@@ -272,11 +294,12 @@ class Bench {
 
   struct DecodeTimes {
     std::vector<double> steps;
-    int64_t warm = 0;     // steps in front of these
-    int64_t drafted = 0;  // tokens that came with another in these
+    int64_t warm = 0;     // warm-up steps before `steps`
+    int64_t drafted = 0;  // accepted draft tokens in `steps`
   };
 
-  // Times of whole steps, seen where the tokens arrive; the first run warms up, but for the last half of a budget.
+  // Returns the times of steps, measured when the tokens arrive. The first run is the warm-up, which ends after a
+  // quarter of the budget.
   DecodeTimes TimeSteps(std::span<const DecodeItem> items, const std::string& name) {
     DecodeTimes times;
     const Clock::time_point start = Clock::now();
@@ -305,7 +328,8 @@ class Bench {
     return times;
   }
 
-  // The median over runs of `tokens` steps of their mean; of what there is when not one run is whole.
+  // Returns the median, over runs of plan_.tokens steps, of the mean time of a step. Returns the median step if no run
+  // is complete.
   double TypicalStep(const std::vector<double>& steps) const {
     const auto run = static_cast<size_t>(plan_.tokens);
     if (steps.size() < run) return Median(steps);
@@ -318,13 +342,13 @@ class Bench {
     return Median(means);
   }
 
-  // Tokens of a context that are computed; on the CPU, those of several sequences once for all.
-  int64_t MostComputed(int64_t batch) const {
+  // Returns the number of context tokens to compute. On a CPU all sequences of a batch share one page of them.
+  int64_t MaxComputed(int64_t batch) const {
     if (plan_.on_cpu) return batch > 1 ? kPage : kComputedOnCpu;
     return std::max(kComputedOnGpu, kComputedByAllOnGpu / batch);
   }
 
-  // Sessions with `context` tokens each, the first `computed` computed and the rest copied.
+  // Returns sessions with `context` tokens each: the first `computed` are computed, the others copied.
   std::vector<std::unique_ptr<Session>> Fill(int64_t batch, int64_t context, int64_t computed) {
     const int64_t v = engine_.info().vocab_size;
     std::vector<std::unique_ptr<Session>> sessions;
@@ -353,7 +377,7 @@ class Bench {
   Rates first_rates_;
 };
 
-// The first row: what is measured, on what.
+// Prints the first row: model, device and rates.
 void ReportHead(const BenchOptions& options, const EngineOptions& model, Engine& engine, const Rates& rates,
                 double load_s) {
   const BuildInfo build = GetBuildInfo();
@@ -370,8 +394,8 @@ void ReportHead(const BenchOptions& options, const EngineOptions& model, Engine&
                {"load_s", load_s},
                {"read_bytes_per_s", rates.read}};
   std::string line = name + ", " + std::to_string(engine.info().num_layers) + " layers on " + model.device +
-                     "; reads " + FormatFixed(rates.read / 1e9, 1) + " GB/s; loaded in " + FormatFixed(load_s, 1) +
-                     " s";
+                     "; memory reads " + FormatFixed(rates.read / 1e9, 1) + " GB/s; loaded in " +
+                     FormatFixed(load_s, 1) + " s";
   if (const Result<CpuInfo> cpu = DescribeCpu(engine); cpu.ok()) {
     head["fma_per_s"] = rates.fma;
     head["instructions"] = cpu->instructions;
@@ -387,17 +411,38 @@ void ReportHead(const BenchOptions& options, const EngineOptions& model, Engine&
   Report(options, head, line);
 }
 
+// Measures decode at each batch size and compares the throughput with the first one.
+void CompareBatches(const BenchOptions& options, const BenchPlan& plan, Bench& bench) {
+  std::vector<std::vector<std::string>> table = {{"batch", "ms per step", "tok/s", "times the first"}};
+  double first = 0;
+  for (const int64_t batch : plan.batches) {
+    const Bench::StepFigure figure = bench.Decode(batch, plan.contexts.front());
+    if (first == 0) first = figure.tokens_per_s;
+    const double times = figure.tokens_per_s / first;
+    table.push_back({std::to_string(batch), FormatFixed(1e3 * figure.seconds, 3), FormatFixed(figure.tokens_per_s, 1),
+                     FormatFixed(times, 2)});
+    if (options.json) Print(Json{{"phase", "batch"}, {"batch", batch}, {"times_first", times}}.dump() + "\n");
+  }
+  if (!options.json) Print(Table(table, {true, true, true, true}));
+}
+
+void MeasureSteps(const BenchPlan& plan, Bench& bench) {
+  for (const int64_t tokens : plan.prompts) bench.Prefill(tokens);
+  for (const int64_t context : plan.contexts) {
+    for (const int64_t batch : plan.batches) bench.Decode(batch, context);
+  }
+}
+
 }  // namespace
 
 int RunBench(const BenchOptions& options) {
-  if (!options.disk.empty()) return BenchWriteCheckpoint(options);
   EngineOptions model = options.model;
   if (model.synthetic.shape.empty()) model.model_dir = FindModelDir(model.model_dir);
-  if (options.batches) {  // a batch is one pass, also beyond what keeps bits apart
-    for (const int64_t batch : *options.batches) model.max_decode_rows = std::max(model.max_decode_rows, batch);
-  }
-  if (options.errors) return BenchErrors(options, model);
-  if (options.first_token) return BenchFirstToken(options, model);
+  // A batch is one pass, also above kMaxDecodeRows, where the bits of a row depend on the batch.
+  for (const int64_t batch : options.batches.value_or(std::vector<int64_t>()))
+    model.max_decode_rows = std::max(model.max_decode_rows, batch);
+  if (options.mode == BenchMode::kErrors) return BenchErrors(options, model);
+  if (options.mode == BenchMode::kStart) return BenchStart(options, model);
   CountedExperts counted(options.count_experts_file, model.offload);
   MemoryPlan memory{};
   model.on_plan = [&memory](const MemoryPlan& plan) { memory = plan; };
@@ -408,23 +453,22 @@ int RunBench(const BenchOptions& options) {
   counted.Begin(*engine);
   RateMeter meter;
   ReportHead(options, model, *engine, meter.Now(*engine), load_s);
-  BenchPlan plan = MakePlan(options, engine->info());
-  if (options.linears) {
-    std::vector<int64_t> tokens = {1};
-    tokens.insert(tokens.end(), plan.prompts.begin(), plan.prompts.end());
-    BenchLinears(options, *engine, meter, tokens, /*budget_s=*/options.budget_s > 0 ? plan.budget_s : 0.3);
+  if (options.mode == BenchMode::kLinears) {
+    BenchLinears(options, *engine, meter);
     return kExitDone;
   }
+  BenchPlan plan = MakePlan(options, engine->info());
   FitIntoMemory(options, *engine, plan);
-  if (options.draft_rows || options.draft_right) {
+  if (options.mode == BenchMode::kDrafts) {
     for (const int64_t context : plan.contexts) BenchDrafts(options, *engine, plan.batches, context, plan.tokens);
     counted.Write(*engine);
     return kExitDone;
   }
   Bench bench(options, plan, *engine, meter, progress);
-  for (const int64_t tokens : plan.prompts) bench.Prefill(tokens);
-  for (const int64_t context : plan.contexts) {
-    for (const int64_t batch : plan.batches) bench.Decode(batch, context);
+  if (options.mode == BenchMode::kBatches) {
+    CompareBatches(options, plan, bench);
+  } else {
+    MeasureSteps(plan, bench);
   }
   if (!IsCpu(model.device)) ReportMemory(options, memory, *engine);
   ReportExperts(options, Must(engine->expert_use()));

@@ -1,4 +1,4 @@
-// What the parts of dsv4 bench share.
+// Shared code of the sub-commands of dsv4 bench.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,18 @@ namespace dsv4::cli {
 
 using Json = nlohmann::ordered_json;
 
-// Ids spread over the vocabulary, never the end token; the same in every run.
+// Returns `n` ids from the whole vocabulary without the ids 0 and 1 (BOS, EOS). The same arguments give the same ids.
 std::vector<TokenId> SomeTokens(int64_t n, uint64_t seed, int64_t vocab);
 
-// What the machine reads and multiplies at most; fma 0: not measured (GPU).
+// Peak rates of the machine.
 struct Rates {
-  double read = 0;  // bytes a second
-  double fma = 0;   // multiply-adds a second
+  double read = 0;  // bytes per second
+  double fma = 0;   // multiply-adds per second; 0: not measured (GPU)
 };
 class RateMeter {
  public:
-  Rates Now(Engine& engine);  // at most some seconds old: other programs take their share of the memory's rate
+  // Returns rates that are at most kGoodFor old, because other programs use a varying share of the memory's rate.
+  Rates Now(Engine& engine);
 
  private:
   static constexpr double kGoodFor = 4;  // seconds
@@ -36,30 +37,27 @@ class RateMeter {
   Rates rates_;
 };
 
-// Prints a row as JSON, or as a line for people.
+// Prints `row` with --json, otherwise `line`.
 void Report(const BenchOptions& options, const Json& row, const std::string& line);
 
-// Rows of a trace: `work` ran `steps` steps in `seconds`. `of` describes the figure: it goes before each row's own
-// fields.
+// Prints the ops of a trace of `steps` steps, which took `seconds`. With --json each row begins with the fields of
+// `of`.
 void ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, int64_t steps, double seconds,
                const Rates& rates, const Json& of);
 
-// Linears of the model's shapes in every weight format.
-void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter, const std::vector<int64_t>& tokens,
-                  double budget_s);
+// Measures linears in every weight format.
+void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter);
 
-// From the start of the process to the second token: the first comes from the prompt's logits, the second from a
-// recorded decode step, which is recorded then.
-int BenchFirstToken(const BenchOptions& options, const EngineOptions& model);
+// Measures the phases from the start of the process to the second token. The first token comes from the logits of the
+// prompt. The second comes from a decode step, whose CUDA graph is captured then.
+int BenchStart(const BenchOptions& options, const EngineOptions& model);
 
-// The last rows of prompts, computed in each of the ways that a GPU has for them, against float32 inputs.
+// Compares the last rows of logits of prompts, computed in each of a GPU's ways, with rows from float32 inputs.
 int BenchErrors(const BenchOptions& options, const EngineOptions& model);
 
-// What the drafts of options.draft_rows and draft_right cost and give, in decode runs of `tokens`: of a sequence where
-// the options say so, else of a batch.
+// Measures decode with the drafts of options.rows and options.acceptance. A run has `tokens` tokens, per sequence if
+// options.tokens is set, otherwise of all sequences together.
 void BenchDrafts(const BenchOptions& options, Engine& engine, std::span<const int64_t> batches, int64_t context,
                  int64_t tokens);
-
-int BenchWriteCheckpoint(const BenchOptions& options);
 
 }  // namespace dsv4::cli

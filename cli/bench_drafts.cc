@@ -1,5 +1,4 @@
-// dsv4 bench --draft-right, --draft-rows: what drafts would give if they were right so often, and what the steps that
-// verify them take.
+// dsv4 bench drafts: the gain of draft tokens with a given acceptance, and the time of the steps that verify them.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -18,16 +17,16 @@ namespace dsv4::cli {
 
 namespace {
 
-constexpr int64_t kRowTokens = 24;  // that say what steps of so many rows take
+constexpr int64_t kRowTokens = 24;  // enough to time steps of --rows
 
-// What a batch decoded until its first sequence was through, in rounds of that sequence.
+// The run of a batch until its first sequence ends, in rounds of this sequence.
 struct DraftedRun {
   struct Mark {
     double seconds = 0;
     int64_t tokens = 0;
   };
-  std::vector<Mark> marks = {{}};  // at each round's end, of the run so far
-  DraftCounts counts;              // of the run
+  std::vector<Mark> marks = {{}};  // totals of the run at the end of each round
+  DraftCounts counts;              // totals of the run
   std::vector<std::vector<TokenId>> texts;
 
   double seconds() const { return marks.back().seconds; }
@@ -35,13 +34,13 @@ struct DraftedRun {
   double rate() const { return static_cast<double>(tokens()) / seconds(); }
   double a_step(double of_all) const { return of_all / static_cast<double>(std::max<int64_t>(counts.steps, 1)); }
   double ms() const { return a_step(1e3 * seconds()); }
-  // Standard error of rate(), as a share of it: from how much the times of tokens differ between parts of the run.
+  // Returns the relative standard error of rate(), estimated from the differences between parts of the run.
   double error() const;
 };
 
 double DraftedRun::error() const {
   const size_t rounds = marks.size() - 1, parts = std::min<size_t>(rounds, 16);
-  if (parts < 2) return 1;  // nothing is known
+  if (parts < 2) return 1;  // unknown
   const double a_token = 1 / rate();
   double squares = 0;
   for (size_t i = 0; i < parts; ++i) {
@@ -53,7 +52,7 @@ double DraftedRun::error() const {
   return std::sqrt(squares * n / (n - 1)) / seconds();
 }
 
-// Prompts that batches of all sizes begin with, each computed once.
+// The prompts of the sequences. Batches of all sizes share them; each is computed once.
 class Prompts {
  public:
   Prompts(Engine& engine, int64_t length) : engine_(engine), length_(length) {}
@@ -80,7 +79,7 @@ class Prompts {
 
 class DraftBench {
  public:
-  // Decode runs of `tokens`, those of Rows of `row_tokens`, no more than that.
+  // Decode runs have `tokens` tokens per sequence, runs of Rows `row_tokens`, which is not larger.
   DraftBench(const BenchOptions& options, Engine& engine, Prompts& prompts, int64_t batch, int64_t context,
              int64_t tokens, int64_t row_tokens)
       : options_(options),
@@ -95,11 +94,11 @@ class DraftBench {
     row["ms_per_step"] = off_.ms();
     row["tokens_per_s"] = off_.rate();
     Report(options_, row,
-           What() + ", without drafts: " + FormatFixed(off_.ms(), 3) + " ms a step, " + FormatFixed(off_.rate(), 1) +
+           What() + ", without drafts: " + FormatFixed(off_.ms(), 3) + " ms per step, " + FormatFixed(off_.rate(), 1) +
                " tok/s");
   }
 
-  // A row of the sequences' next tokens and `rows` - 1 drafted ones behind each, none of which is right.
+  // Measures steps with `rows` rows per sequence: its next token and `rows` - 1 draft tokens, all of them wrong.
   void Rows(int64_t rows) {
     const DraftedRun run = rows == 1 ? off_
                                      : Measure({.acceptance = 0, .repeats = Repeats(), .tokens = rows - 1}, true,
@@ -114,18 +113,18 @@ class DraftBench {
     row["ms_round"] = run.ms();
     row["of_one_row"] = verify / off_.ms();
     Report(options_, row,
-           What() + ", " + std::to_string(rows) + " rows each: " + FormatFixed(verify, 3) + " ms, " +
-               FormatFixed(verify / off_.ms(), 2) + " times one, and " + FormatFixed(draft, 3) + " ms of drafting");
+           What() + ", " + std::to_string(rows) + " rows per sequence: " + FormatFixed(verify, 3) + " ms, " +
+               FormatFixed(verify / off_.ms(), 2) + " times one row, and " + FormatFixed(draft, 3) + " ms for drafts");
   }
 
-  // Drafts of which each token is right with probability `right`, as many as the policy takes.
-  void Right(double right) {
-    const DraftedRun run = Measure({.acceptance = right, .repeats = Repeats()}, true, tokens_);
+  // Measures drafts whose tokens are accepted with probability `acceptance`. The policy decides their length.
+  void Accepted(double acceptance) {
+    const DraftedRun run = Measure({.acceptance = acceptance, .repeats = Repeats()}, true, tokens_);
     const auto& c = run.counts;
     const double gain = run.rate() / off_.rate(), error = gain * std::hypot(run.error(), off_.error());
     const double per_step = run.a_step(static_cast<double>(run.tokens()));
     Json row = Head("drafts");
-    row["right"] = right;
+    row["right"] = acceptance;
     row["tokens_per_s"] = run.rate();
     row["tokens_per_s_off"] = off_.rate();
     row["gain"] = gain;
@@ -137,17 +136,18 @@ class DraftBench {
     row["steps"] = c.steps;
     row["ms_draft"] = run.a_step(1e3 * c.draft_s);
     Report(options_, row,
-           What() + ", right with " + FormatFixed(right, 2) + ": " + FormatFixed(run.rate(), 1) + " tok/s, " +
-               FormatFixed(gain, 3) + " times without (standard error " + FormatFixed(error, 3) + "), " +
-               FormatFixed(per_step, 2) + " tokens a step");
+           What() + ", acceptance " + FormatFixed(acceptance, 2) + ": " + FormatFixed(run.rate(), 1) + " tok/s, " +
+               FormatFixed(gain, 3) + " times without drafts (standard error " + FormatFixed(error, 3) + "), " +
+               FormatFixed(per_step, 2) + " tokens per step");
   }
 
  private:
-  double Repeats() const { return static_cast<double>(options_.draft_repeats) / 100; }
+  double Repeats() const { return static_cast<double>(options_.repeats) / 100; }
   Json Head(const char* phase) const { return {{"phase", phase}, {"batch", batch_}, {"context", context_}}; }
   std::string What() const { return "batch " + std::to_string(batch_) + " context " + std::to_string(context_); }
 
-  // One run; what comes first warms up, and the policy finds out. Counted are whole rounds of the first sequence.
+  // Runs the batch once. The first `tokens` tokens warm up and let the policy adapt. Then complete rounds of the first
+  // sequence count.
   DraftedRun Measure(KnownDrafts drafts, bool with, int64_t tokens) {
     std::vector<std::unique_ptr<Session>> sessions;
     std::vector<std::unique_ptr<Sampler>> samplers;
@@ -187,7 +187,7 @@ class DraftBench {
         }
       }
       more = more && run.texts[item].size() <= total;
-      return more || !with;  // the texts are wanted whole
+      return more || !with;  // without drafts the complete texts are needed
     }));
     if (with) Must(ReplaceDrafts(engine_, {}));
     return run;
@@ -205,7 +205,7 @@ class DraftBench {
   Engine& engine_;
   const int64_t batch_, context_, tokens_, row_tokens_;
   const std::vector<std::shared_ptr<const KvSnapshot>> starts_;
-  const DraftedRun off_;  // its texts are those that drafts know
+  const DraftedRun off_;  // without drafts; its texts are the known texts of the drafts
 };
 
 }  // namespace
@@ -217,9 +217,9 @@ void BenchDrafts(const BenchOptions& options, Engine& engine, std::span<const in
   for (const int64_t batch : batches) {
     const int64_t of_each = options.tokens > 0 ? tokens : std::max(row_tokens, tokens / batch);
     DraftBench bench(options, engine, prompts, batch, context, of_each, row_tokens);
-    for (const int64_t rows : options.draft_rows.value_or(std::vector<int64_t>())) bench.Rows(rows);
-    for (const int64_t percent : options.draft_right.value_or(std::vector<int64_t>()))
-      bench.Right(static_cast<double>(percent) / 100);
+    for (const int64_t rows : options.rows.value_or(std::vector<int64_t>())) bench.Rows(rows);
+    const std::vector<int64_t> usual = options.rows ? std::vector<int64_t>() : std::vector<int64_t>{70};
+    for (const int64_t percent : options.acceptance.value_or(usual)) bench.Accepted(static_cast<double>(percent) / 100);
   }
 }
 

@@ -1,4 +1,4 @@
-// dsv4 bench --errors: what rounding the inputs of matrix products costs (docs/dev/decisions/0008-regimes.md).
+// dsv4 bench errors: the effect of rounding the inputs of matrix products (docs/dev/decisions/0008-regimes.md).
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -28,15 +28,15 @@ constexpr Way kWays[] = {{"decode rows", ActivationDtype::kNative, PromptInputs:
                          {"two numbers", ActivationDtype::kNative, PromptInputs::kTwo, false},
                          {"one number", ActivationDtype::kNative, PromptInputs::kOne, false}};
 
-// The logits behind each prompt: of every length the same prompts in every way.
-std::vector<std::vector<float>> LastRows(const BenchOptions& options, EngineOptions model, const Way& way) {
+// Returns the logits after each prompt. The prompts of a length are the same for every way.
+std::vector<std::vector<float>> LastRows(const std::vector<int64_t>& prompts, EngineOptions model, const Way& way) {
   model.activation_dtype = way.activation;
   model.prompt_inputs = way.inputs;
   model.batch_invariant = way.as_decode_rows;
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
   std::vector<std::vector<float>> rows;
-  for (const int64_t tokens : *options.prompts) {
+  for (const int64_t tokens : prompts) {
     for (int64_t i = 0; i < kPromptsOfALength; ++i) {
       const auto session = Must(engine->NewSession());
       rows.emplace_back();
@@ -61,13 +61,12 @@ int64_t ArgMax(const std::vector<float>& row) { return std::max_element(row.begi
 }  // namespace
 
 int BenchErrors(const BenchOptions& options, const EngineOptions& model) {
-  if (model.device == "cpu") throw UsageError("--errors compares ways that only a GPU has; add --device cuda");
-  if (!options.prompts) throw UsageError("--errors needs lengths; add --prompts 64,512");
-  const std::vector<std::vector<float>> want = LastRows(options, model, kExact);
+  const std::vector<int64_t> prompts = options.prompts.value_or(std::vector<int64_t>{64, 512, 2048});
+  const std::vector<std::vector<float>> want = LastRows(prompts, model, kExact);
   for (const Way& way : kWays) {
-    const std::vector<std::vector<float>> got = LastRows(options, model, way);
+    const std::vector<std::vector<float>> got = LastRows(prompts, model, way);
     size_t at = 0;
-    for (const int64_t tokens : *options.prompts) {
+    for (const int64_t tokens : prompts) {
       std::vector<double> errors;
       int64_t agreed = 0;
       for (int64_t i = 0; i < kPromptsOfALength; ++i, ++at) {
@@ -85,9 +84,9 @@ int BenchErrors(const BenchOptions& options, const EngineOptions& model) {
               {"relative_rms_median", median},
               {"relative_rms_largest", largest},
               {"arg_max_agreed", agreed}},
-             std::string(way.name) + ", prompt of " + std::to_string(tokens) + ": relative RMS median " +
-                 FormatFixed(100 * median, 4) + " %, largest " + FormatFixed(100 * largest, 4) +
-                 " %; arg-max agrees in " + std::to_string(agreed) + " of " + std::to_string(kPromptsOfALength));
+             std::string(way.name) + ", prompt of " + std::to_string(tokens) + " tokens: relative RMS median " +
+                 FormatFixed(100 * median, 4) + " %, maximum " + FormatFixed(100 * largest, 4) +
+                 " %; same arg-max in " + std::to_string(agreed) + " of " + std::to_string(kPromptsOfALength));
     }
   }
   return kExitDone;

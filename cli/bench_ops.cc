@@ -1,4 +1,4 @@
-// The parts of dsv4 bench that look inside a step: the time of each op, and linears of every weight format.
+// dsv4 bench ops, dsv4 bench linears: the time of each op in a step, and linears in every weight format.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@ namespace dsv4::cli {
 
 namespace {
 
-// "12.3", or "" for nothing.
+// Returns "12.3", or "" for 0.
 std::string Cell(double value, int digits) { return value > 0 ? FormatFixed(value, digits) : ""; }
 
 struct Shares {
@@ -39,7 +39,7 @@ void ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, in
   all.push_back(other);
   std::stable_sort(all.begin(), all.end(), [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
   std::vector<std::vector<std::string>> table = {
-      {"op", "calls", "ms a step", "%", "GB/s", "% of read", "GFLOP/s", "% of FMA peak"}};
+      {"op", "calls", "ms per step", "%", "GB/s", "% of read", "GFLOP/s", "% of FMA peak"}};
   const auto n = static_cast<double>(steps);
   for (const OpTime& t : all) {
     const Shares s = SharesOf(t.bytes, t.products, t.seconds, rates);
@@ -64,8 +64,9 @@ void ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, in
   if (!options.json) Print(Table(table, {false, true, true, true, true, true, true, true}));
 }
 
-void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter, const std::vector<int64_t>& tokens,
-                  double budget_s) {
+void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter) {
+  const std::vector<int64_t> tokens = options.linear_tokens.value_or(std::vector<int64_t>{1, 512, 2048});
+  const double budget_s = options.budget_s > 0 ? static_cast<double>(options.budget_s) : 0.3;
   std::vector<LinearShape> shapes;
   for (const auto& [rows, cols] : options.shapes) shapes.push_back({.rows = rows, .cols = cols});
   if (shapes.empty()) shapes = Must(LinearShapes(engine));

@@ -1,7 +1,6 @@
-// The parts of dsv4 bench that measure no steps: one start by phases, and writing a synthetic checkpoint.
+// dsv4 bench start: one start, by phases.
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <span>
@@ -25,12 +24,12 @@ namespace dsv4::cli {
 
 namespace {
 
-// Since the kernel made this process; to its clock tick, 10 ms.
+// Returns the age of this process, with the resolution of a clock tick (10 ms).
 double SecondsSinceProcessStart() {
   std::ifstream stat("/proc/self/stat");
   std::string text;
   std::getline(stat, text);
-  std::istringstream fields(text.substr(text.rfind(')') + 1));  // the name may hold anything
+  std::istringstream fields(text.substr(text.rfind(')') + 1));  // the program's name may contain any character
   std::string field;
   for (int i = 3; i <= 22; ++i) fields >> field;  // 22: starttime, in clock ticks since the machine started
   timespec now{};
@@ -39,21 +38,20 @@ double SecondsSinceProcessStart() {
          std::stod(field) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-// Of the bits of `values`: which two runs have the same logits (FNV-1a).
+// Returns the FNV-1a hash of the bits of `values`, to compare the logits of two runs.
 std::string HashOf(std::span<const float> values) {
   uint64_t hash = 0xCBF29CE484222325u;
   for (const std::byte b : std::as_bytes(values)) hash = (hash ^ std::to_integer<uint64_t>(b)) * 0x100000001B3u;
   return std::to_string(hash);
 }
 
-// One start, as the row of its report.
+// Measures one start and returns the JSON row of the report.
 Json MeasureStart(const BenchOptions& options, const EngineOptions& model) {
   const double main_s = SecondsSinceProcessStart();
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress, TellPlan::kAlways);
   const double loaded_s = SecondsSinceProcessStart();
-  const int64_t v = engine->info().vocab_size,
-                count = options.prompts && !options.prompts->empty() ? options.prompts->front() : 512;
+  const int64_t v = engine->info().vocab_size, count = options.start_prompt;
   auto session = Must(engine->NewSession());
   std::vector<float> logits;
   const auto prefill_start = Clock::now();
@@ -102,47 +100,17 @@ Json MeasureStart(const BenchOptions& options, const EngineOptions& model) {
 
 }  // namespace
 
-int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
+int BenchStart(const BenchOptions& options, const EngineOptions& model) {
   const Json row = MeasureStart(options, model);
   const auto s = [&](const char* name) { return FormatFixed(row[name].get<double>(), 2) + " s"; };
   Report(options, row,
          "first token after " + s("first_token_s") + ": process " + s("main_s") + ", device " + s("open_s") +
-             ", mapping " + s("map_s") + ", memory " + s("allocate_s") + ", reading " + s("read_s") + " (" +
+             ", mapping " + s("map_s") + ", allocation " + s("allocate_s") + ", reading " + s("read_s") + " (" +
              FormatBytes(row["read_bytes"].get<int64_t>()) + ", " +
-             FormatFixed(row["read_bytes_per_s"].get<double>() / 1e9, 2) + " GB/s), packing behind it " + s("pack_s") +
-             ", prefill of " + row["prompt"].dump() + " tokens " + s("prefill_s") + "; recording and second token " +
-             s("record_and_second_token_s") + "; fingerprint of the weights, which files of KV carry, " +
-             s("fingerprint_s"));
-  return kExitDone;
-}
-
-int BenchWriteCheckpoint(const BenchOptions& options) {
-  EngineOptions model = options.model;
-  ProgressLine progress;
-  model.progress = progress.Callback();
-  const auto start = Clock::now();
-  Must(WriteSyntheticCheckpoint(model, options.disk, options.disk_overflow));
-  const double s = Seconds(start, Clock::now());
-  progress.Clear();
-  int64_t bytes = 0, files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(options.disk)) {
-    bytes += static_cast<int64_t>(entry.file_size());
-    ++files;
-  }
-  const double rate = static_cast<double>(bytes) / s;
-  if (options.json) {
-    Print(Json{{"phase", "write"},
-               {"dir", options.disk},
-               {"files", files},
-               {"bytes", bytes},
-               {"s", s},
-               {"bytes_per_s", rate}}
-              .dump() +
-          "\n");
-  } else {
-    Print(options.disk + ": " + std::to_string(files) + " files, " + FormatBytes(bytes) + ", written in " +
-          FormatFixed(s, 1) + " s (" + FormatFixed(rate / 1e9, 2) + " GB/s)\n");
-  }
+             FormatFixed(row["read_bytes_per_s"].get<double>() / 1e9, 2) + " GB/s), packing after it " + s("pack_s") +
+             ", prefill of " + row["prompt"].dump() + " tokens " + s("prefill_s") +
+             "; second token, on a GPU with the capture of its CUDA graph, " + s("record_and_second_token_s") +
+             "; snapshot fingerprint " + s("fingerprint_s"));
   return kExitDone;
 }
 

@@ -1,4 +1,4 @@
-// dsv4 chat: a conversation in the terminal, or line by line through pipes.
+// dsv4 chat: a conversation in the terminal, or line by line through a pipe.
 #include <algorithm>
 #include <exception>
 #include <filesystem>
@@ -34,21 +34,22 @@ namespace dsv4::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "  /think [on|off]  reasoning, or the other way round\n"
-    "  /system TEXT     another system message (starts over)\n"
-    "  /tool TEXT       the result of the model's tool call\n"
+    "  /think [on|off]  turn reasoning on or off\n"
+    "  /system TEXT     set the system message and start a new conversation\n"
+    "  /tool TEXT       give the result of the model's tool call\n"
     "  /save FILE       write the conversation to a file, as JSON in OpenAI form\n"
-    "  /load FILE       go on with the conversation in a file\n"
-    "  /reset           forget the conversation\n"
-    "  /help            this list\n"
-    "  /quit            end (so does Ctrl-D)\n"
-    "A line that ends with \\ goes on in the next one. Ctrl-C stops a reply.\n";
+    "  /load FILE       continue the conversation in a file\n"
+    "  /reset           start a new conversation\n"
+    "  /help            show this list\n"
+    "  /quit            end the chat (also Ctrl-D)\n"
+    "End a line with \\ to continue the message on the next line. Ctrl-C stops a reply.\n";
 constexpr const char* kEditorHelp =
-    "Pasted lines are one message; Alt+Enter begins another line. Arrow up brings back what was written, also in\n"
-    "earlier chats. Ctrl-C drops the line; twice on an empty one it ends the chat.\n";
+    "Pasted lines are one message. Alt+Enter begins a new line. Arrow up recalls earlier lines, also of earlier\n"
+    "chats. Ctrl-C clears the line; pressed twice on an empty line, it ends the chat.\n";
 constexpr const char* kPlainHelp = "At the prompt Ctrl-C ends the chat.\n";
 
-// Prints a reply as it is parsed: reasoning dim on a terminal and between <think> tags in a pipe, tool calls as text.
+// Prints a reply while it is parsed. Reasoning is dim on a terminal and between <think> tags in a pipe; tool calls are
+// text.
 class ReplyPrinter {
  public:
   explicit ReplyPrinter(bool terminal) : terminal_(terminal) {}
@@ -117,12 +118,12 @@ Message MakeMessage(Role role, const std::string& content) {
   return message;
 }
 
-// The JSON text of each tool's "function" object in a list of tools in OpenAI form.
+// Returns the JSON text of each tool's "function" object in a list of tools in OpenAI form.
 std::vector<std::string> ReadTools(const std::string& path) {
   if (path.empty()) return {};
   using Json = nlohmann::ordered_json;
   const Json list = Json::parse(ReadInput(path), nullptr, /*allow_exceptions=*/false);
-  if (!list.is_array()) throw RunError(path + " is not a JSON list of tools");
+  if (!list.is_array()) throw RunError(path + " is not a JSON list of tools; see 'dsv4 chat --help' for --tools");
   const Json request = {{"messages", Json::array({{{"role", "user"}, {"content", ""}}})}, {"tools", list}};
   auto parsed = ParseChatRequest(request.dump(-1, ' ', false, Json::error_handler_t::replace));
   if (!parsed.ok()) throw RunError(path + ": " + parsed.status().message());
@@ -140,7 +141,7 @@ class Chat {
     request_.effort = options.effort;
     request_.tools = ReadTools(options.tools_file);
     SetSystem(options.system);
-    MustBeUsable(RenderPrompt(WithUser("x"), dialect_).status());  // an effort that the dialect does not know
+    MustBeUsable(RenderPrompt(WithUser("x"), dialect_).status());  // fails if the dialect does not have the effort
     EngineOptions engine_options = options.model;
     engine_options.model_dir = model_dir;
     ProgressLine progress;
@@ -153,12 +154,12 @@ class Chat {
   }
 
   int Run() {
-    if (interactive_) PrintError("/help lists the commands, Ctrl-D ends\n");
+    if (interactive_) PrintError("/help lists the commands, Ctrl-D ends the chat\n");
     std::string text;
     while (ReadMessage(&text)) {
       if (text.empty()) continue;
       if (editor_ != nullptr) editor_->Remember(text);
-      // Pasted text may begin with a slash; a command has one line.
+      // Pasted text of several lines may begin with a slash. A command is one line.
       if (text.front() == '/' && text.find('\n') == std::string::npos) {
         if (!Command(text)) return kExitDone;
         continue;
@@ -176,7 +177,7 @@ class Chat {
     return folder.empty() ? "" : folder + "/chat-history";
   }
 
-  // A message of one or more lines. False at the end of the input.
+  // Reads a message of one or more lines. Returns false at the end of the input.
   bool ReadMessage(std::string* text) {
     text->clear();
     while (true) {
@@ -190,10 +191,10 @@ class Chat {
       }
       num_empty_clears_ = 0;
       if (!line.empty() && line.back() == '\r') line.pop_back();
-      const bool goes_on = !line.empty() && line.back() == '\\';
-      if (goes_on) line.back() = '\n';
+      const bool continues = !line.empty() && line.back() == '\\';
+      if (continues) line.back() = '\n';
       *text += line;
-      if (!goes_on) return true;
+      if (!continues) return true;
     }
   }
 
@@ -203,14 +204,14 @@ class Chat {
     return reader_.Next(line) ? LineEditor::Read::kLine : LineEditor::Read::kEnd;
   }
 
-  // Ctrl-C may have been meant for a reply that has just ended: with nothing to drop, only the second ends the chat.
+  // Ends the chat at the second Ctrl-C on an empty line. The first may have been meant for a reply that has just ended.
   void NoteCleared(bool was_empty) {
     num_empty_clears_ = was_empty ? num_empty_clears_ + 1 : 0;
-    if (num_empty_clears_ == 1) PrintError("(Ctrl-C again or Ctrl-D ends)\n");
+    if (num_empty_clears_ == 1) PrintError("(Ctrl-C again or Ctrl-D ends the chat)\n");
     if (num_empty_clears_ == 2) throw QuietExit{kExitInterrupted};
   }
 
-  // A line that starts with a slash. False: end the chat.
+  // Runs a line that starts with a slash. Returns false to end the chat.
   bool Command(const std::string& line) {
     const size_t space = line.find(' ');
     const std::string name = line.substr(0, space);
@@ -226,14 +227,14 @@ class Chat {
       Load(Trimmed(rest));
     } else if (name == "/reset" || name == "/clear") {
       SetSystem(system_);
-      PrintError("the conversation starts over\n");
+      PrintError("new conversation\n");
     } else if (name == "/system") {
       SetSystem(rest);
-      PrintError("the conversation starts over\n");
+      PrintError("new conversation\n");
     } else if (name == "/tool") {
       ToolResult(rest);
     } else {
-      PrintError("no command " + Printable(name) +
+      PrintError("unknown command " + Printable(name) +
                  Suggestion(name, {"/think", "/save", "/load", "/reset", "/system", "/tool", "/help", "/quit"}) +
                  " (/help lists them)\n");
     }
@@ -241,17 +242,17 @@ class Chat {
   }
 
   void Think(const std::string& word) {
-    if (!word.empty() && word != "on" && word != "off") return PrintError("/think takes on, off, or nothing\n");
+    if (!word.empty() && word != "on" && word != "off") return PrintError("/think accepts on, off, or no word\n");
     request_.thinking = word.empty() ? !request_.thinking : word == "on";
     PrintError(request_.thinking ? "reasoning is on\n" : "reasoning is off\n");
   }
 
-  // Another file is not overwritten.
+  // Overwrites only files with a conversation.
   void Save(const std::string& path) {
-    if (path.empty()) return PrintError("/save needs the name of a file\n");
+    if (path.empty()) return PrintError("/save needs a file name: /save FILE\n");
     try {
       if (std::filesystem::exists(path) && !ReadConversation(path).ok()) {
-        return PrintError(Printable(path) + " exists and is no conversation; choose another name\n");
+        return PrintError(Printable(path) + " exists and is not a conversation; choose another name\n");
       }
       WriteOutput(path, ChatRequestToJson(request_));
       PrintError("saved to " + Printable(path) + "\n");
@@ -265,9 +266,9 @@ class Chat {
     return ParseChatRequest(ReadInput(path));
   }
 
-  // Messages and tools come from the file. What waits for an answer there gets one.
+  // Takes messages and tools from the file. Replies if its last message waits for a reply.
   void Load(const std::string& path) {
-    if (path.empty()) return PrintError("/load needs the name of a file\n");
+    if (path.empty()) return PrintError("/load needs a file name: /load FILE\n");
     try {
       Result<ChatRequest> loaded = ReadConversation(path);
       if (loaded.ok()) {
@@ -303,7 +304,7 @@ class Chat {
     return request;
   }
 
-  // The model goes on once every call of its last message has a result.
+  // Replies when every tool call of the last message has a result.
   void ToolResult(const std::string& text) {
     if (pending_calls_ == 0) {
       PrintError("the model has not called a tool\n");
@@ -313,8 +314,8 @@ class Chat {
     if (--pending_calls_ == 0) Reply();
   }
 
-  // Brings the session to the whole prompt: only what is new is read when the prompt goes on from where the session
-  // stands. False after Ctrl-C.
+  // Processes the prompt. Processes only the new tokens if the session's tokens are a prefix of it. Returns false after
+  // Ctrl-C.
   bool ReadPrompt(std::span<const TokenId> prompt, std::vector<float>* logits) {
     const std::vector<TokenId>& known = session_->tokens();
     const bool extends = known.size() < prompt.size() && std::equal(known.begin(), known.end(), prompt.begin());
@@ -334,8 +335,8 @@ class Chat {
     const int64_t limit = engine_->info().max_context;
     if (static_cast<int64_t>(prompt.size()) >= limit) {
       TakeBack();
-      const std::string message = "the conversation has outgrown the context of " + FormatCount(limit) +
-                                  " tokens; /reset starts over";
+      const std::string message = "the conversation is longer than the context of " + FormatCount(limit) +
+                                  " tokens; start a new one with /reset";
       if (!interactive_) throw RunError(message);
       PrintError(message + "\n");
       return;
@@ -355,17 +356,18 @@ class Chat {
     reply.tool_calls = parsed.tool_calls;
     request_.messages.push_back(std::move(reply));
     pending_calls_ = parsed.tool_calls.size();
-    if (pending_calls_ > 0 && interactive_) PrintError("(answer with /tool RESULT)\n");
+    if (pending_calls_ > 0 && interactive_) PrintError("(give the result with /tool RESULT)\n");
     if (Interrupted()) Stopped();
   }
 
-  // The last message has no reply. A call whose result it was waits for one again.
+  // Removes the last message, which has no reply. If it was the result of a tool call, the call waits for a result
+  // again.
   void TakeBack() {
     if (request_.messages.back().role == Role::kTool) ++pending_calls_;
     request_.messages.pop_back();
   }
 
-  // Ctrl-C during a reply: at a terminal the chat goes on, in a pipe it ends.
+  // Handles Ctrl-C during a reply: at a terminal the chat continues, in a pipe it ends.
   void Stopped() {
     if (!interactive_) throw QuietExit{kExitInterrupted};
     PrintError("(stopped)\n");
@@ -373,7 +375,7 @@ class Chat {
   }
 
   void WriteReply(std::span<const TokenId> prompt, std::vector<float>& logits, OutputParser& parser) {
-    if (sampling_.seed && replies_ > 0) ++*sampling_.seed;  // one seed, but not the same draws in every reply
+    if (sampling_.seed && replies_ > 0) ++*sampling_.seed;  // so that replies with --seed have different draws
     ++replies_;
     const std::unique_ptr<Sampler> sampler = Must(Sampler::Create(sampling_, engine_->info().vocab_size));
     sampler->AddPrompt(prompt);
@@ -381,7 +383,7 @@ class Chat {
     StopMatcher stops = Must(StopMatcher::Create(options_.stops.texts));
     ReplyPrinter printer(interactive_ && StdoutIsTerminal());
     content_.clear();
-    // Stop strings concern the content only.
+    // Stop strings apply only to the content.
     const auto show = [&](const std::vector<OutputDelta>& deltas) {
       for (OutputDelta delta : deltas) {
         if (delta.kind == OutputDelta::Kind::kContent) {
@@ -392,11 +394,11 @@ class Chat {
       }
     };
     int64_t written = 0;
-    // Takes a drawn token; false when it is the last.
+    // Accepts a drawn token. Returns false if it is the last.
     const auto accept = [&](TokenId id) {
       if (std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end()) return false;
       const auto text = decoder.Push(id);
-      if (text.ok()) show(parser.Push(*text));  // an id that the tokenizer lacks has none
+      if (text.ok()) show(parser.Push(*text));  // an id that the tokenizer does not have has no text
       if (stops.stopped() || parser.done() || ++written == options_.max_tokens) return false;
       return static_cast<int64_t>(session_->tokens().size()) < engine_->info().max_context && !Interrupted();
     };
@@ -422,7 +424,7 @@ class Chat {
   const ChatOptions& options_;
   ChatDialect dialect_;
   bool interactive_;
-  std::unique_ptr<LineEditor> editor_;  // null: lines as they come
+  std::unique_ptr<LineEditor> editor_;  // null: reader_ reads the lines
   LineReader reader_;
   int num_empty_clears_ = 0;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -432,8 +434,8 @@ class Chat {
   std::vector<TokenId> stop_ids_;
   ChatRequest request_;
   std::string system_;
-  std::string content_;       // of the last reply, as far as it was shown
-  size_t pending_calls_ = 0;  // tool calls of the last reply without a result
+  std::string content_;       // content of the last reply that was shown
+  size_t pending_calls_ = 0;  // tool calls of the last reply that have no result yet
   int64_t replies_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Time that passed, in seconds.
+// Elapsed time in seconds.
 #pragma once
 
 #include <chrono>

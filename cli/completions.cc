@@ -3,12 +3,13 @@
 #include <vector>
 
 #include "flags.h"
+#include "old_flags.h"
 
 namespace dsv4::cli {
 
 namespace {
 
-// What follows a flag.
+// The word after a flag.
 enum class Follows { kNothing, kFile, kFolder, kChoice, kText };
 
 struct CompletedFlag {
@@ -19,10 +20,11 @@ struct CompletedFlag {
 };
 
 struct CompletedCommand {
-  std::string name;
+  std::string name;    // "bench", or "bench decode" for a sub-command
+  std::string parent;  // "" for a command, otherwise "bench"
   std::string help;
   std::vector<CompletedFlag> flags;
-  std::vector<std::string> words;  // what it takes besides flags
+  std::vector<std::string> words;  // arguments that are not flags
 };
 
 CompletedFlag DescribeFlag(const CLI::Option& option) {
@@ -42,18 +44,23 @@ CompletedFlag DescribeFlag(const CLI::Option& option) {
   return flag;
 }
 
-std::vector<CompletedCommand> DescribeCommands(const CLI::App& app) {
-  std::vector<CompletedCommand> commands;
+// Appends the commands of `app`, each followed by its sub-commands.
+void DescribeCommands(const CLI::App& app, const std::string& parent, std::vector<CompletedCommand>* commands) {
   for (const CLI::App* c : app.get_subcommands([](const CLI::App*) { return true; })) {
-    CompletedCommand& command = commands.emplace_back();
-    command.name = c->get_name();
-    command.help = c->get_description();
+    CompletedCommand command{.name = parent.empty() ? c->get_name() : parent + " " + c->get_name(),
+                             .parent = parent,
+                             .help = c->get_description(),
+                             .flags = {},
+                             .words = {}};
     if (command.name == "completions") command.words = {"bash", "zsh", "fish"};
+    for (const CLI::App* part : c->get_subcommands([](const CLI::App*) { return true; }))
+      command.words.push_back(part->get_name());
     for (const CLI::Option* option : c->get_options()) {
-      if (!option->get_positional()) command.flags.push_back(DescribeFlag(*option));
+      if (!option->get_positional() && !IsOld(*c, *option)) command.flags.push_back(DescribeFlag(*option));
     }
+    commands->push_back(command);
+    DescribeCommands(*c, command.name, commands);
   }
-  return commands;
 }
 
 std::string Joined(const std::vector<std::string>& words, const std::string& between) {
@@ -62,7 +69,7 @@ std::string Joined(const std::vector<std::string>& words, const std::string& bet
   return text;
 }
 
-// With a backslash before each of these characters.
+// Returns `text` with a backslash before each of `characters`.
 std::string Escaped(const std::string& text, std::string_view characters) {
   std::string out;
   for (const char c : text) {
@@ -72,11 +79,25 @@ std::string Escaped(const std::string& text, std::string_view characters) {
   return out;
 }
 
-// In single quotes, as bash and zsh read them.
+// Returns `text` in single quotes for bash and zsh.
 std::string Quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
   return out + "'";
+}
+
+// A label of a case statement. A sub-command contains a space.
+std::string CaseLabel(const CompletedCommand& command) {
+  return command.parent.empty() ? command.name : Quoted(command.name);
+}
+
+// Returns "'bench decode' | 'bench prefill' | ...", the labels of all sub-commands.
+std::string SubcommandLabels(const std::vector<CompletedCommand>& commands) {
+  std::vector<std::string> labels;
+  for (const CompletedCommand& command : commands) {
+    if (!command.parent.empty()) labels.push_back(CaseLabel(command));
+  }
+  return Joined(labels, " | ");
 }
 
 std::string BashValues(const CompletedFlag& flag) {
@@ -95,7 +116,7 @@ std::string BashValues(const CompletedFlag& flag) {
 std::string BashScript(const std::vector<CompletedCommand>& commands) {
   std::string names, values, flags;
   for (const CompletedCommand& command : commands) {
-    names += command.name + " ";
+    if (command.parent.empty()) names += command.name + " ";
     std::string words = Joined(command.words, " ") + " ";
     for (const CompletedFlag& flag : command.flags) {
       words += Joined(flag.names, " ") + " ";
@@ -104,7 +125,7 @@ std::string BashScript(const std::vector<CompletedCommand>& commands) {
       for (const std::string& name : flag.names) cases.push_back(Quoted(command.name + " " + name));
       values += "    " + Joined(cases, " | ") + ") " + BashValues(flag) + "; return ;;\n";
     }
-    flags += "    " + command.name + ") words " + Quoted(words) + " ;;\n";
+    flags += "    " + CaseLabel(command) + ") words " + Quoted(words) + " ;;\n";
   }
   return "# Completions of dsv4 for bash:  source <(dsv4 completions bash)\n"
          "_dsv4() {\n"
@@ -116,10 +137,16 @@ std::string BashScript(const std::vector<CompletedCommand>& commands) {
          "    words " +
          Quoted(names + "--help --version") +
          "\n    return\n  fi\n"
-         "  case \"${COMP_WORDS[1]} $before\" in\n" +
+         "  local command=${COMP_WORDS[1]}\n"
+         "  case \"$command ${COMP_WORDS[2]}\" in\n"
+         "    " +
+         SubcommandLabels(commands) +
+         ") if [ \"$COMP_CWORD\" -gt 2 ]; then command+=\" ${COMP_WORDS[2]}\"; fi ;;\n"
+         "  esac\n"
+         "  case \"$command $before\" in\n" +
          values +
          "  esac\n"
-         "  case ${COMP_WORDS[1]} in\n" +
+         "  case $command in\n" +
          flags +
          "  esac\n}\n"
          "complete -F _dsv4 dsv4\n";
@@ -152,8 +179,8 @@ std::string ZshSpec(const CompletedFlag& flag) {
 std::string ZshScript(const std::vector<CompletedCommand>& commands) {
   std::string names, cases;
   for (const CompletedCommand& command : commands) {
-    names += "    " + Quoted(command.name + ":" + Escaped(command.help, ":\\")) + "\n";
-    cases += "    " + command.name + ")\n      _arguments";
+    if (command.parent.empty()) names += "    " + Quoted(command.name + ":" + Escaped(command.help, ":\\")) + "\n";
+    cases += "    " + CaseLabel(command) + ")\n      _arguments";
     for (const CompletedFlag& flag : command.flags) cases += ZshSpec(flag);
     if (!command.words.empty()) cases += " \\\n        " + Quoted("1:word:(" + Joined(command.words, " ") + ")");
     cases += " ;;\n";
@@ -167,6 +194,11 @@ std::string ZshScript(const std::vector<CompletedCommand>& commands) {
          "  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
          "  local command=$words[2]\n"
          "  shift words\n  (( CURRENT-- ))\n"
+         "  case \"$command $words[2]\" in\n"
+         "    " +
+         SubcommandLabels(commands) +
+         ") if (( CURRENT > 2 )); then command+=\" $words[2]\"; shift words; (( CURRENT-- )); fi ;;\n"
+         "  esac\n"
          "  case $command in\n" +
          cases +
          "  esac\n}\n"
@@ -175,8 +207,17 @@ std::string ZshScript(const std::vector<CompletedCommand>& commands) {
 
 std::string FishQuoted(const std::string& text) { return "'" + Escaped(text, "'\\") + "'"; }
 
-std::string FishFlag(const std::string& command, const CompletedFlag& flag) {
-  std::string line = "complete -c dsv4 -n '__fish_seen_subcommand_from " + command + "'";
+// The condition under which fish offers the words of `command`.
+std::string FishCondition(const CompletedCommand& command) {
+  const std::string seen = "__fish_seen_subcommand_from ";
+  if (!command.parent.empty())
+    return "'" + seen + command.parent + "; and " + seen + command.name.substr(command.parent.size() + 1) + "'";
+  const bool has_parts = !command.words.empty() && command.name != "completions";
+  return "'" + seen + command.name + (has_parts ? "; and not " + seen + Joined(command.words, " ") : "") + "'";
+}
+
+std::string FishFlag(const std::string& condition, const CompletedFlag& flag) {
+  std::string line = "complete -c dsv4 -n " + condition;
   for (const std::string& name : flag.names) {
     line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
   }
@@ -202,11 +243,13 @@ std::string FishFlag(const std::string& command, const CompletedFlag& flag) {
 std::string FishScript(const std::vector<CompletedCommand>& commands) {
   std::string script = "# Completions of dsv4 for fish:  dsv4 completions fish | source\ncomplete -c dsv4 -f\n";
   for (const CompletedCommand& command : commands) {
-    script += "complete -c dsv4 -n __fish_use_subcommand -a " + command.name + " -d " + FishQuoted(command.help) + "\n";
-    for (const CompletedFlag& flag : command.flags) script += FishFlag(command.name, flag);
+    if (command.parent.empty())
+      script += "complete -c dsv4 -n __fish_use_subcommand -a " + command.name + " -d " + FishQuoted(command.help) +
+                "\n";
+    const std::string condition = FishCondition(command);
+    for (const CompletedFlag& flag : command.flags) script += FishFlag(condition, flag);
     if (command.words.empty()) continue;
-    script += "complete -c dsv4 -n '__fish_seen_subcommand_from " + command.name + "' -a " +
-              FishQuoted(Joined(command.words, " ")) + "\n";
+    script += "complete -c dsv4 -n " + condition + " -a " + FishQuoted(Joined(command.words, " ")) + "\n";
   }
   return script;
 }
@@ -214,7 +257,8 @@ std::string FishScript(const std::vector<CompletedCommand>& commands) {
 }  // namespace
 
 std::string CompletionScript(const CLI::App& app, Shell shell) {
-  const std::vector<CompletedCommand> commands = DescribeCommands(app);
+  std::vector<CompletedCommand> commands;
+  DescribeCommands(app, /*parent=*/"", &commands);
   switch (shell) {
     case Shell::kBash:
       return BashScript(commands);

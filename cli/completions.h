@@ -1,4 +1,4 @@
-// Completion scripts of shells, made from the flags that the commands have.
+// Scripts with which shells complete commands, made from the flags of the commands.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace dsv4::cli {
 
 enum class Shell { kBash, kZsh, kFish };
 
-// What the shell reads to complete `dsv4`: commands, flags, the names that a flag accepts, files and folders.
+// Returns a script that completes `dsv4`: commands, sub-commands, flags, names that a flag accepts, files and folders.
 std::string CompletionScript(const CLI::App& app, Shell shell);
 
 }  // namespace dsv4::cli

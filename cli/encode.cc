@@ -1,4 +1,4 @@
-// dsv4 encode: a conversation in OpenAI form to the exact prompt text.
+// dsv4 encode: converts a conversation in OpenAI form to the exact prompt text.
 #include <memory>
 #include <string>
 #include <utility>

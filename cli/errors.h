@@ -1,5 +1,5 @@
-// How a command ends early. Inside cli/ an error is an exception; main() turns it into one line on stderr and the exit
-// status. The library below never throws.
+// Errors of commands. In cli/ an error is an exception. main() prints it as one line on stderr and sets the exit
+// status. The library does not throw.
 #pragma once
 
 #include <stdexcept>
@@ -15,17 +15,17 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as a shell reports it
 inline constexpr int kExitClosedPipe = 141;   // 128 + SIGPIPE
 
-// The command line itself is wrong: exit status 2.
+// The command line is wrong: exit status 2.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Something failed while running: exit status 1.
+// The command failed: exit status 1.
 struct RunError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Nothing to report: Ctrl-C, or the reader of stdout went away.
+// Ends the process without a message: after Ctrl-C, or if the reader of stdout has closed the pipe.
 struct QuietExit {
   int exit_status;
 };
@@ -42,7 +42,7 @@ T Must(Result<T> result) {
   return std::move(result).value();
 }
 
-// For values that came from flags.
+// For the values of flags.
 inline void MustBeUsable(const Status& status) {
   if (!status.ok()) throw UsageError(status.message());
 }

@@ -1,5 +1,5 @@
-// Flags of several commands, on CLI11: values that are checked while they are read (UsageError names the flag, the text
-// and what is accepted), and the groups of flags that commands share.
+// Flags on CLI11: commands, flags with a value, and the groups of flags that several commands share. A value is checked
+// while it is parsed. UsageError then names the flag, the text and the accepted values.
 #pragma once
 
 #include <charconv>
@@ -23,7 +23,7 @@ namespace dsv4::cli {
 
 inline constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
-// `text` as a whole is one number of T; a leading + is allowed.
+// Parses all of `text` as one number of type T. Accepts a leading +.
 template <typename T>
 bool ParseWhole(std::string_view text, T* value) {
   if (!text.empty() && text.front() == '+') text.remove_prefix(1);
@@ -31,15 +31,21 @@ bool ParseWhole(std::string_view text, T* value) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-// What --help writes behind a flag whose value is a file, a folder, or one of the names that AddChoice was given.
+// Type names in --help: a file, a folder, one of the names of AddChoice.
 inline constexpr const char* kFileType = "F";
 inline constexpr const char* kFolderType = "DIR";
 inline constexpr const char* kChoiceType = "CHOICE";
 
-// The names that a flag of AddChoice accepts; empty for other flags.
+// Returns the names that a flag of AddChoice accepts; empty for other flags.
 std::vector<std::string> ChoicesOf(const CLI::Option& option);
 
-// Flags that are added while it lives stand under this title in --help.
+// Runs a command and returns its exit status.
+using Command = std::function<int()>;
+
+// Adds a command, or a sub-command, with an example for its --help.
+CLI::App* AddCommand(CLI::App* app, const char* name, const char* help, const std::string& example);
+
+// During its lifetime, added flags get this title in --help.
 class FlagGroup {
  public:
   FlagGroup(CLI::App* app, const std::string& title) : app_(app), before_(app->option_defaults()->get_group()) {
@@ -54,21 +60,22 @@ class FlagGroup {
   std::string before_;
 };
 
-// A flag with one value, handed to `store`; given twice, the last one holds. `type` stands for the value in --help.
+// Adds a flag with one value, and its old names (old_flags.h). `store` gets the value; of several, the last one. `type`
+// is the name of the value in --help.
 CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
                      std::function<void(const std::string&)> store);
 
-// A flag that may be repeated: `store` gets each value, in order.
+// Adds a flag that may be repeated. `store` gets each value, in order.
 void AddTexts(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
               std::function<void(const std::string&)> store);
 
-// Visible ASCII, as a header can carry it.
+// Returns true if `key` is visible ASCII, as an HTTP header requires.
 bool IsUsableKey(std::string_view key);
 
-// "--model" of "-m,--model".
+// Returns "--model" for "-m,--model".
 std::string LongName(const std::string& flags);
 
-// Of a flag's value; throws UsageError that names the flag.
+// Parses the value of a flag. Throws a UsageError that names the flag.
 int64_t ReadInteger(const std::string& flag, const std::string& text, int64_t low, int64_t high);
 
 template <typename T>
@@ -99,24 +106,30 @@ void AddPath(CLI::App* app, const std::string& flags, std::string* value, const 
 // 512MiB, 2g, 1000000
 void AddBytes(CLI::App* app, const std::string& flags, int64_t* value, const std::string& help);
 
-// "512,8192"; an empty list leaves that part out.
+// A list such as "512,8192"; may be empty.
 void AddCounts(CLI::App* app, const std::string& names, std::optional<std::vector<int64_t>>* counts, int64_t largest,
                const std::string& help, int64_t least = 1);
 
 void AddModelDir(CLI::App* app, std::string* dir);
-// What a command does with the model: it generates (or says what that takes), and drafts; it has contexts of its own;
-// or neither.
+// kGenerate: with flags for drafts. kWithoutContext: without --ctx, which the command defines itself.
 enum class ModelFlags { kPlain, kGenerate, kWithoutContext };
 void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags = ModelFlags::kPlain);
 void AddSyntheticFlags(CLI::App* app, ModelOptions* model);
-void CheckSynthetic(const ModelOptions& model);  // its flags come with --synthetic
+void CheckSynthetic(const ModelOptions& model);  // throws if flags of synthetic weights are used without --synthetic
 void AddCountExperts(CLI::App* app, ModelOptions* o, std::string* path);
 void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops);
 void AddDialect(CLI::App* app, std::optional<ChatDialect>* dialect);
 void AddSpecialTokens(CLI::App* app, SpecialTokensInContent* value, const std::string& usual);
 
-// Of `dsv4 serve`, whose command calls Check when all are read.
+// Sampling values that can be checked without a model. Throws a UsageError.
+void CheckSampling(const SamplingParams& s);
+
+// Flags of `dsv4 serve`, and checks after all flags are parsed.
 void AddServeFlags(CLI::App* app, ServeOptions* o);
 void CheckServeFlags(const ServeOptions& o);
+
+// `dsv4 bench` with its sub-commands, and `dsv4 synthesize`. Store the command that was chosen in `chosen`.
+void AddBench(CLI::App* app, Command* chosen);
+void AddSynthesize(CLI::App* app, Command* chosen);
 
 }  // namespace dsv4::cli

@@ -1,4 +1,4 @@
-// Numbers for people.
+// Formats numbers and tables for people.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ inline std::string FormatBytes(int64_t bytes) {
   return FormatFixed(value, unit == 0 ? 0 : value < 10 ? 2 : 1) + " " + kUnits[unit];
 }
 
-// 1,048,576
+// Returns "1,048,576".
 inline std::string FormatCount(int64_t n) {
   const std::string digits = std::to_string(n);
   std::string out;
@@ -40,7 +40,7 @@ inline std::string FormatCount(int64_t n) {
   return out;
 }
 
-// 1 2 3
+// Returns "1 2 3".
 inline std::string FormatIds(std::span<const TokenId> ids) {
   std::string out;
   for (const TokenId id : ids) {
@@ -50,7 +50,7 @@ inline std::string FormatIds(std::span<const TokenId> ids) {
   return out;
 }
 
-// Columns padded to their widest cell, two spaces between; `right` tells which are numbers.
+// Returns rows with aligned columns, two spaces apart. Columns with `right` are aligned to the right.
 inline std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right) {
   std::vector<size_t> widths(right.size());
   for (const auto& row : rows) {
@@ -70,7 +70,7 @@ inline std::string Table(const std::vector<std::vector<std::string>>& rows, cons
   return out;
 }
 
-// a, b, c
+// Returns "a, b, c".
 inline std::string FormatList(std::span<const std::string> items) {
   std::string out;
   for (const std::string& item : items) {

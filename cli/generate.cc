@@ -28,7 +28,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// ", 12.3 tok/s", or nothing where nothing was measured.
+// Returns ", 12.3 tok/s", or "" if nothing was measured.
 std::string Rate(int64_t tokens, double seconds) {
   if (tokens == 0 || seconds <= 0) return "";
   return ", " + FormatFixed(static_cast<double>(tokens) / seconds, 1) + " tok/s";
@@ -36,7 +36,7 @@ std::string Rate(int64_t tokens, double seconds) {
 
 std::string Tokens(int64_t count) { return FormatCount(count) + (count == 1 ? " token" : " tokens"); }
 
-// The prompt's text, from the one place that was named.
+// Returns the text of the prompt from the source that the flags name.
 std::string ReadPrompt(const GenerateOptions& options) {
   std::string text;
   if (options.prompt) {
@@ -62,8 +62,8 @@ struct Generation {
   Clock::time_point end;
 };
 
-// Text of the output as it becomes certain: characters whole, stop strings held back. Without a tokenizer the text is
-// the ids, separated by spaces.
+// Collects and streams the text of the output, in complete characters and without stop strings. Without a tokenizer the
+// text is the ids, separated by spaces.
 class TextSink {
  public:
   TextSink(const Tokenizer* tokenizer, StopMatcher stops, bool stream)
@@ -72,13 +72,13 @@ class TextSink {
       decoder_ = std::make_unique<StreamDecoder>(*tokenizer_, DecodeOptions{.skip_special = true});
   }
 
-  // False once a stop string is complete.
+  // Returns false after a complete stop string.
   bool Push(TokenId id) {
     if (tokenizer_ == nullptr) {
       Emit(FormatIds({&id, 1}).insert(0, text_.empty() ? 0 : 1, ' '));
     } else {
       const auto text = decoder_->Push(id);
-      if (text.ok()) Emit(stops_.Push(*text));  // an id that the tokenizer lacks has none
+      if (text.ok()) Emit(stops_.Push(*text));  // an id that the tokenizer does not have has no text
     }
     return !stops_.stopped();
   }
@@ -86,7 +86,7 @@ class TextSink {
   bool Finish() {
     if (decoder_ && !stops_.stopped()) Emit(stops_.Push(decoder_->Finish()));
     if (!stops_.stopped()) Emit(stops_.Finish());
-    // A pipe or a file gets exactly the text; a terminal's prompt should not stand behind it. Ids are lines.
+    // A pipe or a file gets exactly the text. On a terminal the shell's prompt begins on a new line. Ids are a line.
     const bool end_line = tokenizer_ == nullptr || StdoutIsTerminal();
     if (stream_ && end_line && !text_.empty() && text_.back() != '\n') Print("\n");
     return !stops_.stopped();
@@ -120,7 +120,7 @@ Generation Generate(const GenerateOptions& options, Engine& engine, Session& ses
   out.prompt_done = out.first_token = Clock::now();
   sampler.AddPrompt(prompt);
 
-  // Takes a drawn token; false when it is the last.
+  // Accepts a drawn token. Returns false if it is the last.
   const auto accept = [&](const SampledToken& token) {
     if (out.ids.empty()) out.first_token = Clock::now();
     if (std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end()) {
@@ -183,14 +183,14 @@ Json LogprobsToJson(const std::vector<SampledToken>& tokens, const Tokenizer* to
   return list;
 }
 
-// Makes of ids read or encoded the prompt that runs: within the vocabulary and the context, BOS in front of a text.
+// Completes the prompt: adds BOS before a text, and checks vocabulary and context.
 void FinishPrompt(const GenerateOptions& options, const ModelInfo& info, std::vector<TokenId>* prompt) {
   if (!options.token_ids_file.empty()) {
     CheckTokenIds(*prompt, info.vocab_size, options.token_ids_file);
   } else if (!options.no_bos && info.bos_token_id >= 0 && (prompt->empty() || prompt->front() != info.bos_token_id)) {
     prompt->insert(prompt->begin(), info.bos_token_id);
   }
-  if (prompt->empty()) throw RunError("the prompt is empty: there is nothing to continue");
+  if (prompt->empty()) throw RunError("the prompt is empty; give a text or token ids");
   if (static_cast<int64_t>(prompt->size()) > info.max_context) {
     throw RunError("the prompt has " + FormatCount(static_cast<int64_t>(prompt->size())) +
                    " tokens, more than the context of " + FormatCount(info.max_context) +
@@ -198,10 +198,10 @@ void FinishPrompt(const GenerateOptions& options, const ModelInfo& info, std::ve
   }
 }
 
-// What a run took and gave, for --json and the summary.
+// Figures of a run, for --json and the summary.
 struct Figures {
   int64_t prompt_tokens, output_tokens;
-  int64_t steps;  // tokens behind the first, which comes with the prompt's logits: a step each, or with drafts
+  int64_t steps;  // tokens after the first one, which the prompt's logits give; one step each, without drafts
   double load_s, prompt_s, decode_s, first_token_s;
   DraftCounts drafts;
   uint64_t seed;
@@ -235,7 +235,7 @@ std::string Summary(const GenerateOptions& options, const Figures& f) {
   if (f.drafts.verifications > 0) {
     const double a_step = static_cast<double>(f.steps) / static_cast<double>(std::max<int64_t>(f.drafts.steps, 1));
     summary += " | drafts " + FormatCount(f.drafts.accepted) + " of " + FormatCount(f.drafts.drafted) + " accepted, " +
-               FormatFixed(a_step, 2) + " tokens a step";
+               FormatFixed(a_step, 2) + " tokens per step";
   }
   if (options.sampling.temperature > 0) summary += " | seed " + std::to_string(f.seed);
   return summary;
@@ -246,7 +246,7 @@ std::string Summary(const GenerateOptions& options, const Figures& f) {
 int RunGenerate(const GenerateOptions& options) {
   const bool from_ids = !options.token_ids_file.empty();
   if (!from_ids && !options.prompt && options.prompt_file.empty() && StdinIsTerminal()) {
-    throw UsageError("no prompt; give one with -p TEXT, --prompt-file F or --token-ids F, or pipe it in");
+    throw UsageError("no prompt; add -p TEXT, --prompt-file F or --token-ids F, or pipe a text to stdin");
   }
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);
@@ -257,7 +257,7 @@ int RunGenerate(const GenerateOptions& options) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (!from_ids || HasTokenizer(model.model_dir)) tokenizer = Must(Tokenizer::Load(model.model_dir));
   if (tokenizer == nullptr && !options.stops.texts.empty()) {
-    throw RunError(model.model_dir + " has no tokenizer.json, so --stop cannot work");
+    throw RunError(model.model_dir + " has no tokenizer.json, which --stop needs; add the file, or remove --stop");
   }
   std::vector<TokenId> prompt = from_ids ? ReadTokenIds(options.token_ids_file)
                                          : tokenizer->Encode(ReadPrompt(options));
@@ -296,7 +296,7 @@ int RunGenerate(const GenerateOptions& options) {
   const bool text_ends_line = tokenizer == nullptr || StdoutIsTerminal() || g.text.empty() || g.text.back() == '\n';
   const bool within_line = !options.json && !text_ends_line;
   PrintError((within_line && StderrIsStdout() ? "\n" : "") + Summary(options, figures) + "\n");
-  counted.Write(*engine);  // last: where that fails, all else is there
+  counted.Write(*engine);  // last, so that an error loses no other output
   return kExitDone;
 }
 

@@ -1,4 +1,4 @@
-// dsv4 inspect: what a checkpoint holds and what running it takes.
+// dsv4 inspect: describes a checkpoint and the memory that it needs.
 #include <numeric>
 #include <string>
 #include <vector>
@@ -113,69 +113,69 @@ std::string Summary(const ModelDescription& d, const std::string& model_dir) {
   return out;
 }
 
-// A row for each size and number of GPUs.
+// Returns a table with one row per size and number of GPUs.
 std::string Cards(const ModelDescription& d) {
   std::vector<std::vector<std::string>> rows = {
-      {"memory of a GPU", "GPUs", "experts resident", "in host memory", "tok/s, extrapolated"}};
+      {"memory per GPU", "GPUs", "experts on GPUs", "in host memory", "tok/s, extrapolated"}};
   const int64_t here = d.plan.host_available_bytes;
   bool marked = false;
   for (const CardPlan& c : d.cards) {
     const bool beyond = here > 0 && c.host_bytes > here;
     marked = marked || beyond;
     rows.push_back({FormatCount(c.gigabytes) + " GB (" + c.name + ")", FormatCount(c.count),
-                    c.fits ? FormatFixed(100 * c.resident, 1) + " %" : "the rest does not fit",
+                    c.fits ? FormatFixed(100 * c.resident, 1) + " %" : "does not fit",
                     c.fits ? FormatBytes(c.host_bytes) + (beyond ? " *" : "") : "-",
                     c.fits ? FormatFixed(c.tokens_per_s, 0) : "-"});
   }
   return "\nother GPUs (docs/offload.md)\n" + Table(rows, {false, true, true, true, true}) +
-         "  the host must have that memory, else the rate is the disk's" +
-         (marked ? "; *: more than " + FormatBytes(here) + ", which this one has" : "") + "\n";
+         "  the rates need that much free host memory; with less, experts are read from the disk" +
+         (marked ? "\n  *: more than " + FormatBytes(here) + ", the host memory of this plan" : "") + "\n";
 }
 
-// What --rank-invariant does, and what it takes.
+// Describes the slices of --rank-invariant.
 std::string Slices(const MemoryPlan& p) {
   const int of_rank = p.slices / (p.ranks * p.devices);
   const std::string all = FormatCount(p.slices), mine = FormatCount(of_rank);
-  return "\nthe same bits on up to " + all + " ranks\n" +
-         Table({{"slices of every layer, of a rank", all + ", " + mine},
-                {"a layer runs", mine + " times: queries to output and experts, 1/" + all + " of the width each"},
-                {"and adds up", FormatCount(2 * (of_rank - 1)) + " partial sums of its own"},
-                {"whole on every rank", "the output matrix"}},
-               {false, false});
+  return "\nsame bits on up to " + all + " ranks\n" +
+         Table(
+             {{"slices of a layer, slices per rank", all + ", " + mine},
+              {"runs per layer on a rank", mine + ": queries to output, and experts, with 1/" + all + " of the width"},
+              {"partial sums added on a rank", FormatCount(2 * (of_rank - 1))},
+              {"not sliced", "the output matrix"}},
+             {false, false});
 }
 
 int64_t Sum(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
-// Memory that is free, or what an option makes of it.
+// Returns the label of a row about free memory: the flag if it limits the memory, otherwise `free`.
 std::string FreeOrLimit(const char* flag, int64_t limit, int64_t available, const std::string& free) {
-  return limit > 0 && limit == available ? std::string("what ") + flag + " allows" : free;
+  return limit > 0 && limit == available ? std::string("limit of ") + flag : free;
 }
 
-// What stays outside the memory of a GPU, or on a CPU outside memory.
+// Describes weights that are not in GPU memory, or on a CPU not in memory.
 std::string Elsewhere(const MemoryPlan& p, const OffloadOptions& offload) {
   std::string out;
   std::vector<std::vector<std::string>> rows;
   if (p.host_embedding_bytes > 0) rows.push_back({"embedding table", FormatBytes(p.host_embedding_bytes)});
   if (!p.experts_on_host.empty()) {
-    rows.push_back({"experts, of all " + FormatCount(p.experts), FormatCount(Sum(p.experts_on_host))});
-    rows.push_back({"their bytes", FormatBytes(p.host_expert_bytes)});
+    rows.push_back({"experts, of " + FormatCount(p.experts), FormatCount(Sum(p.experts_on_host))});
+    rows.push_back({"bytes of these experts", FormatBytes(p.host_expert_bytes)});
     rows.push_back(
-        {"a token is expected to read, over one link", FormatBytes(static_cast<int64_t>(p.host_bytes_per_token))});
+        {"expected reads of a token over one link", FormatBytes(static_cast<int64_t>(p.host_bytes_per_token))});
   }
   if (!rows.empty()) {
-    rows.push_back(
-        {FreeOrLimit("--host-memory", offload.host_memory, p.host_available_bytes, "host memory that is free"),
-         p.host_available_bytes > 0 ? FormatBytes(p.host_available_bytes) : "unknown"});
+    rows.push_back({FreeOrLimit("--host-memory", offload.host_memory, p.host_available_bytes, "free host memory"),
+                    p.host_available_bytes > 0 ? FormatBytes(p.host_available_bytes) : "unknown"});
     out += "\nin host memory\n" + Table(rows, {false, true});
   }
   if (p.disk_bytes == 0) return out;
   rows.clear();
   if (!p.experts_on_disk.empty())
-    rows.push_back({"experts, of all " + FormatCount(p.experts), FormatCount(Sum(p.experts_on_disk))});
-  rows.push_back(
-      {p.experts_on_disk.empty() ? "weights that do not fit memory" : "their bytes", FormatBytes(p.disk_bytes)});
-  rows.push_back({"a token is expected to read", FormatBytes(static_cast<int64_t>(p.disk_bytes_per_token))});
-  return out + "\nread from the disk whenever tokens choose it\n" + Table(rows, {false, true});
+    rows.push_back({"experts, of " + FormatCount(p.experts), FormatCount(Sum(p.experts_on_disk))});
+  rows.push_back({p.experts_on_disk.empty() ? "weights that do not fit in memory" : "bytes of these experts",
+                  FormatBytes(p.disk_bytes)});
+  rows.push_back({"expected reads of a token", FormatBytes(static_cast<int64_t>(p.disk_bytes_per_token))});
+  return out + "\nread from the disk when tokens choose it\n" + Table(rows, {false, true});
 }
 
 std::string Plan(const ModelDescription& d, const OffloadOptions& offload) {
@@ -185,11 +185,11 @@ std::string Plan(const ModelDescription& d, const OffloadOptions& offload) {
   std::string out;
   const std::string n = FormatCount(p.ranks * p.devices);
   if (n != "1") {
-    out += "\nranks\n" + Table({{p.devices > 1 ? "GPUs, a rank each" : "ranks on " + p.device, n},
-                                {"each has", "1/" + n + " of the heads, of every expert's width" +
-                                                 (p.slices > 0 ? "" : " and of the output matrix")},
+    out += "\nranks\n" + Table({{p.devices > 1 ? "GPUs, one rank each" : "ranks on " + p.device, n},
+                                {"a rank has", "1/" + n + " of the heads, of every expert's width" +
+                                                   (p.slices > 0 ? "" : " and of the output matrix")},
                                 {"", "all other weights, and all KV rows"},
-                                {"memory below", p.devices > 1 ? "each GPU" : "all ranks together"}},
+                                {"memory below is for", p.devices > 1 ? "each GPU" : "all ranks together"}},
                                {false, false});
   }
   if (p.slices > 0) out += Slices(p);
@@ -199,19 +199,19 @@ std::string Plan(const ModelDescription& d, const OffloadOptions& offload) {
               {"small vectors as f32", FormatBytes(p.widened_bytes)},
               {"activations of a prefill chunk", FormatBytes(p.activation_bytes)},
               {"scratch of ops, at the longest context", FormatBytes(p.scratch_bytes)},
-              {"exchange between ranks", FormatBytes(p.collective_bytes)},
-              {"while loading, before activations", FormatBytes(p.loading_bytes)},
+              {"collectives between ranks", FormatBytes(p.collective_bytes)},
+              {"while loading, before activations are allocated", FormatBytes(p.loading_bytes)},
               {"KV per sequence, fixed", FormatBytes(p.kv_fixed_bytes)},
               {"KV per 1,000 tokens", FormatBytes(kv_per_1k)},
               {on_gpu ? FreeOrLimit("--gpu-memory", offload.gpu_memory, p.available_bytes, "free on " + p.device)
                       : FreeOrLimit("--host-memory", offload.host_memory, p.available_bytes, "free on this machine"),
                p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
-              {"longest context that fits",
-               p.weights_are_paged() ? "weights make room for it" : FormatCount(p.max_context_that_fits) + " tokens"}},
+              {"longest context that fits", p.weights_are_paged() ? "any, weights are read from the disk"
+                                                                  : FormatCount(p.max_context_that_fits) + " tokens"}},
              {false, true});
   out += Elsewhere(p, offload);
   out += Cards(d) + "\nops\n";
-  std::vector<std::vector<std::string>> rows = {{"op", "runs", "of"}};
+  std::vector<std::vector<std::string>> rows = {{"op", "implementation", "candidates"}};
   for (const OpChoice& op : d.ops) {
     rows.push_back({op.op, op.chosen, FormatList(op.candidates)});
   }

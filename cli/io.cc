@@ -27,8 +27,8 @@ namespace dsv4::cli {
 namespace {
 
 std::atomic<int> g_interrupts{0};
-std::array<int, 2> g_wake_pipe = {-1, -1};  // the handler writes a byte to it, so that a wait for input ends
-// What the handler must undo when it ends the process: a temporary file, a colour on the terminal.
+std::array<int, 2> g_wake_pipe = {-1, -1};  // the handler writes a byte to it to end a wait for input
+// State that the handler restores when it ends the process: a temporary file, a colour on the terminal.
 std::array<char, 4096> g_temporary_path{};
 std::atomic<bool> g_has_temporary{false};
 std::atomic<bool> g_stdout_is_terminal{false};
@@ -57,13 +57,12 @@ void Say(std::string_view text) {
 extern "C" void OnBusError(int, siginfo_t* info, void*) {
   const char* path = MappedFileAt(info->si_addr);
   if (path == nullptr) {
-    ::signal(SIGBUS, SIG_DFL);  // the access fails again, and ends the process
+    ::signal(SIGBUS, SIG_DFL);  // the access fails again and ends the process
     return;
   }
   Say("dsv4: error: '");
   Say(path);
-  Say("' cannot be read any more: it has become shorter while it was in use, or its disk failed; start the program "
-      "again\n");
+  Say("' cannot be read: it became shorter while it was in use, or its disk failed; start the program again\n");
   ::_exit(kExitFailed);
 }
 
@@ -79,8 +78,8 @@ bool WriteAll(int fd, std::string_view bytes) {
   return true;
 }
 
-// read(), but no Ctrl-C is lost: not one between the look at the flag and the wait, and not one that another thread
-// (a worker of the engine) takes. Throws QuietExit after Ctrl-C.
+// Like read(), but throws QuietExit after Ctrl-C. No signal is lost, not even one between the check of the flag and the
+// wait, or one that a worker thread of the engine handles.
 size_t ReadSome(int fd, std::span<char> buffer, const std::string& name) {
   while (true) {
     std::array<pollfd, 2> wait = {pollfd{.fd = fd, .events = POLLIN, .revents = 0},
@@ -90,7 +89,7 @@ size_t ReadSome(int fd, std::span<char> buffer, const std::string& name) {
     if (ready < 0) continue;
     const ssize_t n = ::read(fd, buffer.data(), buffer.size());
     if (n >= 0) return static_cast<size_t>(n);
-    if (errno == EBADF) throw RunError(name + " is closed");
+    if (errno == EBADF) throw RunError(name + " is closed; open it, or give a file");
     if (errno != EINTR) throw RunError("cannot read " + name + ": " + ErrnoText(errno));
   }
 }
@@ -105,7 +104,7 @@ std::string ReadAll(int fd, const std::string& name) {
   }
 }
 
-// Removes the temporary file unless it has been renamed.
+// A temporary file, which the destructor removes if it was not renamed.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& target) : path_(target + ".tmp." + std::to_string(::getpid())) {
@@ -138,14 +137,14 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
-// Devices, pipes and links (/dev/stdout is one): a rename would replace them instead of writing to them.
+// Returns true for devices, pipes and links (such as /dev/stdout), which a rename would replace.
 bool MustBeWrittenInPlace(const std::string& path) {
   struct stat info;
   return ::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
 }
 
-// The descriptor that is written to already, where `path` is /dev/stdout or /dev/stderr: opened anew, a file behind it
-// would lose what is in it.
+// Returns the open descriptor if `path` is /dev/stdout or /dev/stderr, otherwise -1. Opening the path again would
+// truncate the file that the stream is redirected to.
 int OpenStreamAt(const std::string& path) {
   struct stat named, open;
   if (::stat(path.c_str(), &named) != 0) return -1;
@@ -166,7 +165,7 @@ bool WriteInPlace(const std::string& path, std::string_view bytes) {
   return done;
 }
 
-// Throws unless the folder of `path` takes new files.
+// Throws if no file can be created in the folder of `path`.
 void CheckFolder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
@@ -190,7 +189,7 @@ size_t StderrColumns() {
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// Opened the wrong way round: a use is then an error, as it would be of a closed one.
+// Opens each with the wrong access mode, so that a use fails as for a closed stream.
 void HoldClosedStreams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
@@ -210,7 +209,7 @@ void InstallSignalHandlers() {
   action.sa_sigaction = OnBusError;
   ::sigaction(SIGBUS, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is then an error like a full disk
+  ::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` then fails like a full disk
 }
 
 bool Interrupted() { return g_interrupts > 0; }
@@ -251,7 +250,7 @@ std::string Printable(std::string_view text) {
     } else if (c < 0x20 || c == 0x7f) {
       spell("\\x", c);
     } else if (c == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) {
-      spell("\\u00", static_cast<unsigned char>(text[++i]));  // U+0080 to U+009F begin control sequences, too
+      spell("\\u00", static_cast<unsigned char>(text[++i]));  // U+0080 to U+009F also begin control sequences
     } else {
       out += static_cast<char>(c);
     }
@@ -344,7 +343,7 @@ std::string ResolveReplaceableFile(const std::string& path) {
   std::error_code error;
   const std::string target = std::filesystem::canonical(path, error).string();
   if (error || ::lstat(target.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    throw RunError("cannot write " + path + ": it is not a regular file; name a file, or one that is not there yet");
+    throw RunError("cannot write " + path + ": it is not a regular file; name a file, or a new one");
   }
   CheckFolder(target);
   return target;
@@ -369,7 +368,7 @@ size_t FindInvalidUtf8(std::string_view text) {
     const auto byte = [&](size_t k) { return k < text.size() ? static_cast<unsigned char>(text[k]) : 0u; };
     const unsigned first = byte(i);
     size_t length = 1;
-    unsigned low = 0x80;  // what the second byte may be
+    unsigned low = 0x80;  // range of the second byte
     unsigned high = 0xbf;
     if (first >= 0xc2 && first <= 0xdf) {
       length = 2;
@@ -397,7 +396,7 @@ void NoteInvalidUtf8(std::string_view text, std::string_view what) {
   const size_t place = FindInvalidUtf8(text);
   if (place == std::string_view::npos) return;
   PrintNote(std::string(what) + " is not valid UTF-8 (first at byte " + std::to_string(place) +
-            "); broken parts are read as U+FFFD");
+            "); invalid parts are read as U+FFFD");
 }
 
 }  // namespace dsv4::cli

@@ -1,4 +1,4 @@
-// Lines that are typed at a terminal: edited with the arrow keys, remembered from one run to the next, pasted whole.
+// Reads lines at a terminal, with editing keys, a history that is kept between runs, and pasted lines.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,14 @@ class LineEditor {
  public:
   enum class Read { kLine, kCleared, kEnd };  // kCleared: Ctrl-C
 
-  // The history is kept in this file, which only its owner may read; empty: in memory. Null where stdin or stderr is no
-  // terminal, or the program was built without libedit.
+  // Keeps the history in `history_file`, which only its owner can read; "": only in memory. Returns null if stdin or
+  // stderr is not a terminal, or if the program was built without libedit.
   static std::unique_ptr<LineEditor> Create(const std::string& history_file);
 
   virtual ~LineEditor() = default;
 
-  // Waits for a line, without its line feed; one that was pasted, or written with Alt+Enter, holds others. kCleared:
-  // the text that was there is in *line. Throws QuietExit after SIGINT or SIGTERM.
+  // Waits for a line and returns it without its line feed. Pasted text, or Alt+Enter, gives line feeds inside the line.
+  // kCleared: *line is the text that was cleared. Throws QuietExit after SIGINT or SIGTERM.
   virtual Read Next(const std::string& prompt, std::string* line) = 0;
 
   virtual void Remember(const std::string& line) = 0;

@@ -1,5 +1,5 @@
-// The editor of libedit (BSD licence). What a terminal sends while a line is edited comes through ReadKey, so that
-// signals end the wait; Ctrl-C and Ctrl-Z arrive as keys.
+// The line editor with libedit (BSD licence). ReadKey reads the terminal while a line is edited, so that signals end
+// the wait. Ctrl-C and Ctrl-Z arrive as keys.
 #include "line_editor.h"
 
 #include <fcntl.h>
@@ -31,7 +31,7 @@ constexpr wchar_t kCtrlC = 3;
 constexpr wchar_t kReplacement = 0xfffd;
 constexpr std::wstring_view kPasteEnd = L"\033[201~";
 
-// Control characters would move the cursor; the terminals' line ends become ours, the last ones are left out.
+// Removes control characters, which would move the cursor, and line ends at the end. Converts line ends to line feeds.
 std::wstring CleanPaste(std::wstring_view text) {
   std::wstring clean;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -47,7 +47,7 @@ std::wstring CleanPaste(std::wstring_view text) {
   return clean;
 }
 
-// The file behind the history: replaced as a whole, 0600 from the start.
+// Replaces the history file atomically. Its mode is 0600 from the start.
 bool SaveHistory(History* history, const std::string& path) {
   const std::string temporary = path + ".tmp." + std::to_string(::getpid());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -83,9 +83,9 @@ class LibeditEditor : public LineEditor {
     ::el_source(editor_, nullptr);  // the user's ~/.editrc
     ::el_set(editor_, EL_SIGNAL, 0);
     ::el_wset(editor_, EL_GETCFN, ReadKey);
-    ::el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);  // keys of signals are keys while a line is edited
+    ::el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);  // Ctrl-C and Ctrl-Z are keys while a line is edited
     Bind("^C", "dsv4-clear", "drop the line", Clear);
-    ::el_set(editor_, EL_BIND, "^@", "em-delete-or-list", nullptr);  // a Ctrl-D that was typed ahead arrives as this
+    ::el_set(editor_, EL_BIND, "^@", "em-delete-or-list", nullptr);  // Ctrl-D that was typed ahead
     Bind("^Z", "dsv4-suspend", "suspend the program", Suspend);
     Bind("\\e[200~", "dsv4-paste", "insert pasted text", Paste);
     Bind("\\e\\r", "dsv4-newline", "begin another line", NewLine);
@@ -107,7 +107,7 @@ class LibeditEditor : public LineEditor {
     cleared_ = false;
     line->clear();
     FitWindow();
-    ::el_set(editor_, EL_PREP_TERM, 1);  // before the prompt invites keys: el_gets() waits until it reads the first
+    ::el_set(editor_, EL_PREP_TERM, 1);  // before the prompt; el_gets() would do it at the first key
     AskForPastes(true);
     int length = 0;
     const char* text = ::el_gets(editor_, &length);
@@ -128,7 +128,7 @@ class LibeditEditor : public LineEditor {
     std::filesystem::create_directories(folder.parent_path(), error);
     ::mkdir(folder.c_str(), 0700);
     if (SaveHistory(history_, history_file_)) return;
-    PrintNote("the history cannot be written to " + history_file_ + "; it ends with this chat");
+    PrintNote("the history cannot be written to " + history_file_ + " and is kept only for this chat");
     history_file_.clear();
   }
 
@@ -143,7 +143,7 @@ class LibeditEditor : public LineEditor {
 
   static char* Prompt(EditLine* editor) { return Of(editor).prompt_.data(); }
 
-  // Characters have a width on the terminal, which libedit asks the locale for.
+  // libedit gets the width of characters from the locale.
   static void UseUtf8() {
     std::setlocale(LC_CTYPE, "");
     if (std::strcmp(::nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
@@ -154,7 +154,7 @@ class LibeditEditor : public LineEditor {
     ::el_set(editor_, EL_BIND, keys, name, nullptr);
   }
 
-  // Text that is pasted comes between marks.
+  // Turns marks around pasted text on or off.
   void AskForPastes(bool on) const {
     if (paste_) PrintError(on ? "\033[?2004h" : "\033[?2004l");
   }
@@ -167,7 +167,7 @@ class LibeditEditor : public LineEditor {
     ::el_resize(editor_);
   }
 
-  // The next character. 0: the end of the input, -1: a signal.
+  // Reads the next character. Returns 0 at the end of the input, -1 after a signal.
   static int ReadKey(EditLine* editor, wchar_t* key) {
     LibeditEditor& self = Of(editor);
     std::mbstate_t state = {};
@@ -175,7 +175,7 @@ class LibeditEditor : public LineEditor {
       if (self.next_ == self.held_) {
         try {
           self.held_ = ReadStdinSome(self.keys_);
-        } catch (...) {  // a signal, which Next() sees, or a terminal that went away, which ends the input
+        } catch (...) {  // a signal, which Next() checks, or a closed terminal, which ends the input
           return -1;
         }
         self.next_ = 0;
@@ -207,7 +207,7 @@ class LibeditEditor : public LineEditor {
     return ::el_winsertstr(editor, text.c_str()) == 0 ? CC_REFRESH : CC_REFRESH_BEEP;
   }
 
-  // Ends the line as Enter does; Next() knows that it does not count.
+  // Ends the line as Enter does, and marks it as cleared.
   static unsigned char Clear(EditLine* editor, int) {
     Of(editor).cleared_ = true;
     const LineInfoW* line = ::el_wline(editor);
@@ -232,7 +232,7 @@ class LibeditEditor : public LineEditor {
   bool paste_ = false;
   bool cleared_ = false;
   struct winsize window_ = {};
-  std::array<char, 4096> keys_;  // read from the terminal, not taken yet: [next_, held_)
+  std::array<char, 4096> keys_;  // bytes from the terminal; not processed yet: [next_, held_)
   size_t next_ = 0;
   size_t held_ = 0;
 };

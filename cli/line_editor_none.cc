@@ -1,4 +1,4 @@
-// Without libedit a terminal edits its lines by itself.
+// Without libedit, the terminal's own line editing is used.
 #include "line_editor.h"
 
 namespace dsv4::cli {

@@ -1,4 +1,4 @@
-// dsv4 logits: the logits after every token, to a safetensors file.
+// dsv4 logits: writes the logits after every token to a safetensors file.
 #include <array>
 #include <memory>
 #include <span>
@@ -25,18 +25,18 @@ int RunLogits(const LogitsOptions& options) {
   const std::string output_file = ResolveReplaceableFile(options.output_file);
   const std::vector<TokenId> ids = ReadTokenIds(options.token_ids_file);
   const auto num_tokens = static_cast<int64_t>(ids.size());
-  if (ids.empty()) throw RunError(options.token_ids_file + ": no token ids");
+  if (ids.empty()) throw RunError(options.token_ids_file + " contains no token ids; give at least one");
   const int64_t decode_from = options.decode_from.value_or(num_tokens);
   if (decode_from > num_tokens) {
-    throw UsageError("--decode-from is " + std::to_string(decode_from) + ", but there are only " +
-                     std::to_string(num_tokens) + " tokens");
+    throw UsageError("--decode-from is " + std::to_string(decode_from) + "; accepted: 0 to " +
+                     std::to_string(num_tokens) + ", the number of tokens");
   }
 
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
   const int64_t vocab_size = engine->info().vocab_size;
   CheckTokenIds(ids, vocab_size, options.token_ids_file);
-  const int64_t context = engine->info().max_context;  // known before hours of work, not after them
+  const int64_t context = engine->info().max_context;  // checked before hours of work
   if (num_tokens > context) {
     throw RunError(options.token_ids_file + " has " + FormatCount(num_tokens) + " tokens, more than the context of " +
                    FormatCount(context) + "; shorten it or raise --ctx");

@@ -1,4 +1,4 @@
-// dsv4: the command line. Exit status 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C.
+// dsv4: the command line. Exit status: 0 success, 1 failure, 2 wrong usage, 130 after Ctrl-C.
 #include <exception>
 #include <new>
 #include <string>

@@ -33,7 +33,7 @@ std::string FindModelDir(const std::string& model_dir) {
   for (const fs::path& dir : {installed, in_source}) {
     if (fs::exists(dir / "tokenizer.json", error)) return dir.string();
   }
-  throw RunError("the bundled nano model is not in " + installed.string() + " nor in " + in_source.string() +
+  throw RunError("the bundled nano model is neither in " + installed.string() + " nor in " + in_source.string() +
                  "; give a model folder with -m");
 }
 
@@ -44,29 +44,29 @@ bool HasTokenizer(const std::string& model_dir) {
 
 namespace {
 
-// One line.
+// Describes the memory plan.
 std::string PlanLine(const MemoryPlan& p) {
   const double context = static_cast<double>(p.max_context) * p.kv_bytes_per_1k_tokens / 1000;
   const auto kv_per_token = static_cast<int64_t>(p.kv_bytes_per_1k_tokens / 1000);
   std::string line = "memory on " + p.device + ": weights " + FormatBytes(p.weight_bytes + p.widened_bytes) +
                      ", activations " + FormatBytes(p.activation_bytes) + ", scratch " + FormatBytes(p.scratch_bytes) +
-                     ", KV of a sequence " + FormatBytes(p.kv_fixed_bytes) + " and " + FormatBytes(kv_per_token) +
-                     " a token (" + FormatBytes(p.kv_fixed_bytes + static_cast<int64_t>(context)) + " at " +
+                     ", KV per sequence " + FormatBytes(p.kv_fixed_bytes) + " and " + FormatBytes(kv_per_token) +
+                     " per token (" + FormatBytes(p.kv_fixed_bytes + static_cast<int64_t>(context)) + " at " +
                      FormatCount(p.max_context) + "); free " +
                      (p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown");
   if (p.max_context_that_fits < p.max_context && !p.weights_are_paged())
     line += ", enough for " + FormatCount(p.max_context_that_fits) + " tokens";
   if (p.loading_bytes > 0) {
-    line += "; loading takes " + FormatBytes(p.loading_bytes) + " of it";
-    if (p.host_staging_bytes > 0) line += " and " + FormatBytes(p.host_staging_bytes) + " of the host";
+    line += "; loading needs " + FormatBytes(p.loading_bytes) + " of it";
+    if (p.host_staging_bytes > 0) line += " and " + FormatBytes(p.host_staging_bytes) + " of host memory";
   }
   return line + "\n";
 }
 
-// What stays in host memory, and what that costs.
+// Describes the weights in host memory and their cost.
 std::string HostLine(const MemoryPlan& p) {
   if (p.experts_on_host.empty())
-    return "the embedding table stays in host memory (" + FormatBytes(p.host_embedding_bytes) + "), all experts fit\n";
+    return "the embedding table stays in host memory (" + FormatBytes(p.host_embedding_bytes) + "); all experts fit\n";
   const auto [least, most] = std::minmax_element(p.experts_on_host.begin(), p.experts_on_host.end());
   int64_t on_host = 0, layers = 0;
   for (const int64_t n : p.experts_on_host) on_host += n, layers += n > 0 ? 1 : 0;
@@ -75,21 +75,20 @@ std::string HostLine(const MemoryPlan& p) {
          (table ? " and the embedding table" : "") + " stay in host memory (" +
          (table ? FormatBytes(p.host_embedding_bytes) + " and " : "") + FormatBytes(p.host_expert_bytes) + "; " +
          FormatCount(layers) + " of " + FormatCount(static_cast<int64_t>(p.experts_on_host.size())) + " layers, " +
-         FormatCount(*least) + " to " + FormatCount(*most) + " of a layer): a token is expected to read " +
-         FormatBytes(static_cast<int64_t>(p.host_bytes_per_token)) + " of them over the link, about " +
+         FormatCount(*least) + " to " + FormatCount(*most) + " per layer); a token is expected to read " +
+         FormatBytes(static_cast<int64_t>(p.host_bytes_per_token)) + " of them over PCIe, about " +
          FormatFixed(1e3 * p.host_bytes_per_token / kHostLinkRate, 2) + " ms at " +
          FormatFixed(kHostLinkRate / 1e9, 0) + " GB/s\n";
 }
 
-// What is read from the disk again and again, and what that costs.
+// Describes the weights that are read from the disk and their cost.
 std::string DiskLine(const MemoryPlan& p) {
-  const bool on_gpu = !p.experts_on_disk.empty();  // beside the host's
-  std::string line = "warning: " + FormatBytes(p.disk_bytes) + " of the weights do not fit " +
-                     (on_gpu ? p.device + " and the host's memory (" : "memory (") +
+  const bool on_gpu = !p.experts_on_disk.empty();
+  std::string line = "warning: " + FormatBytes(p.disk_bytes) + " of the weights do not fit in " +
+                     (on_gpu ? p.device + " and host memory (" : "memory (") +
                      FormatBytes(on_gpu ? p.host_available_bytes : p.available_bytes) +
-                     "): they are read from the disk whenever tokens choose them, " +
-                     FormatBytes(static_cast<int64_t>(p.disk_bytes_per_token)) +
-                     " a token where experts are chosen alike";
+                     ") and are read from the disk when tokens choose them: " +
+                     FormatBytes(static_cast<int64_t>(p.disk_bytes_per_token)) + " per token with uniform routing";
   if (p.disk_rate > 0) {
     line += ", about " + FormatFixed(p.disk_bytes_per_token / p.disk_rate, 2) + " s at " +
             FormatFixed(p.disk_rate / 1e9, 2) + " GB/s, measured now";
@@ -101,20 +100,18 @@ std::string DiskLine(const MemoryPlan& p) {
 
 void CheckGpuMemory(const EngineOptions& options) {
   if (IsCpu(options.device) && options.offload.expert_compute != ExpertCompute::kGpu) {
-    throw UsageError(
-        "--expert-compute says who computes the experts that a GPU does not hold; on a CPU it is the CPU: "
-        "add --device cuda, or leave it out");
+    throw UsageError("--expert-compute needs a GPU: remove it, or add --device cuda");
   }
   if (IsCpu(options.device) && (options.offload.gpu_memory > 0 || options.offload.expert_slots > 0)) {
-    throw UsageError(std::string(options.offload.gpu_memory > 0 ? "--gpu-memory is" : "--expert-slots are in") +
-                     " the memory of a GPU; add --device cuda, or leave it out");
+    throw UsageError(std::string(options.offload.gpu_memory > 0 ? "--gpu-memory" : "--expert-slots") +
+                     " limits the memory of a GPU: remove it, or add --device cuda");
   }
 }
 
 CountedExperts::CountedExperts(const std::string& path, const OffloadOptions& offload) {
   if (path.empty()) return;
   path_ = ResolveReplaceableFile(path);
-  std::error_code none;  // no file yet, or none is read
+  std::error_code none;  // the file does not exist, or --expert-counts is not set
   if (fs::equivalent(path_, offload.expert_counts, none)) kept_ = Must(ReadExpertCounts(path_));
 }
 
@@ -131,8 +128,8 @@ void CountedExperts::Write(Engine& engine) {
 std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, TellPlan tell) {
   CheckGpuMemory(options);
   if (options.ranks.check && options.device.find_first_of(",*-") == std::string::npos) {
-    throw UsageError("--check-ranks compares several ranks, and " + options.device +
-                     " names one; use --device cuda:0,1 or cpu*2, say, or leave it out");
+    throw UsageError("--check-ranks needs several ranks, and --device " + options.device +
+                     " names one: remove it, or use --device cuda:0,1 or cpu*2");
   }
   options.progress = progress.Callback();
   const bool watched = tell == TellPlan::kWhenWatched && !IsCpu(options.device) && StderrIsTerminal();
@@ -144,13 +141,13 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
     if (plan.host_embedding_bytes + plan.host_expert_bytes > 0) PrintError(HostLine(plan));
     if (plan.disk_bytes > 0) PrintError(DiskLine(plan));
     if (cpu_computes && plan.experts_on_host.empty())
-      PrintError("all experts are on the GPU: --expert-compute changes nothing\n");
+      PrintError("all experts are in GPU memory: --expert-compute has no effect\n");
   };
   auto engine = Must(Engine::Load(options));
   progress.Clear();
   if (options.drafts.speculate == Speculate::kAuto && tell != TellPlan::kNever) {
     const std::string who(kSpeculateNames[static_cast<size_t>(engine->info().drafter)]);
-    PrintError("--speculate auto: " + who + " drafts\n");
+    PrintError("--speculate auto: drafts by " + who + "\n");
   }
   return engine;
 }
@@ -158,8 +155,8 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
 void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::string& where) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size) {
-      throw RunError(where + ": token id " + std::to_string(ids[i]) + " (number " + std::to_string(i) +
-                     ", counted from 0) is outside the vocabulary; accepted: 0 to " + std::to_string(vocab_size - 1));
+      throw RunError(where + ": token id " + std::to_string(ids[i]) + " (index " + std::to_string(i) +
+                     ") is outside the vocabulary; accepted: 0 to " + std::to_string(vocab_size - 1));
     }
   }
 }

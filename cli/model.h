@@ -1,4 +1,4 @@
-// Finding and loading what -m names.
+// Finds and loads the model of -m.
 #pragma once
 
 #include <memory>
@@ -16,31 +16,31 @@
 
 namespace dsv4::cli {
 
-// `model_dir`, or the bundled nano model when it is empty: beside the installed binary, else in the source tree.
-// Throws when the folder does not exist.
+// Returns `model_dir`. If it is empty, returns the folder of the bundled nano model, next to the installed binary or in
+// the source tree. Throws if the folder does not exist.
 std::string FindModelDir(const std::string& model_dir);
 
 bool HasTokenizer(const std::string& model_dir);
 
-// Loads with a progress line; Ctrl-C stops it. Before that, the memory plan goes to stderr, or not, or for a GPU when
-// stderr is a terminal; and to `options.on_plan`.
+// Loads a model with a progress line; Ctrl-C stops it. Before that, calls options.on_plan with the memory plan and
+// prints the plan to stderr. kWhenWatched: only for a GPU, if stderr is a terminal.
 enum class TellPlan { kWhenWatched, kAlways, kNever };
 std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress,
                                    TellPlan tell = TellPlan::kWhenWatched);
 
-// Throws where --gpu-memory was given with a CPU.
+// Throws if a flag for GPU memory is used with a CPU.
 void CheckGpuMemory(const EngineOptions& options);
 
-// The file of --count-experts; without a name nothing happens.
+// The file of --count-experts. Does nothing if `path` is empty.
 class CountedExperts {
  public:
-  // Throws where the file could not be written, before a model is loaded. To what it holds is added where
-  // --expert-counts names it, too.
+  // Throws if the file cannot be written, before a model is loaded. If --expert-counts names the same file, its counts
+  // are kept and added to.
   CountedExperts(const std::string& path, const OffloadOptions& offload);
-  void Begin(Engine& engine);  // what was counted by now is no traffic
-  void Write(Engine& engine);  // where something was counted since
+  void Begin(Engine& engine);  // the counts until now are not written
+  void Write(Engine& engine);  // writes if there are new counts
 
-  const std::string& path() const { return path_; }  // links resolved
+  const std::string& path() const { return path_; }  // without links
   const ExpertCounts& kept() const { return kept_; }
 
  private:
@@ -49,13 +49,14 @@ class CountedExperts {
   std::optional<ExpertCountsFile> file_;
 };
 
-// Throws for the first id outside the vocabulary; `where` names their source.
+// Throws for the first id outside the vocabulary. `where` names the source of the ids.
 void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::string& where);
 
-// The token ids that end a reply: those of --stop-id, which must lie in the vocabulary, and with_eos the model's own.
+// Returns the token ids that end a reply: the ids of --stop-id, which must be in the vocabulary, and with `with_eos`
+// the model's EOS ids.
 std::vector<TokenId> StopIds(const StopOptions& stops, const ModelInfo& info, bool with_eos);
 
-// The file's token ids (white space or commas between them; "-": stdin).
+// Reads token ids that are separated by white space or commas ("-": stdin).
 std::vector<TokenId> ReadTokenIds(const std::string& path);
 
 }  // namespace dsv4::cli

@@ -1,4 +1,4 @@
-// What each command was asked to do: filled in by command_line.cc from the flags, used by one file per command.
+// Options of each command. The flags (command_line.cc, bench_flags.cc) fill them; one file per command uses them.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace dsv4::cli {
 
-// -m and the flags of the engine; model_dir is empty where -m was not given.
+// -m and the flags of the engine; model_dir is empty without -m.
 using ModelOptions = EngineOptions;
 
-// Whether --device names the CPU: one rank of it, or several (cpu*2).
+// Returns true if --device names the CPU, with one rank or several (cpu*2).
 inline bool IsCpu(const std::string& device) { return device == "cpu" || device.starts_with("cpu*"); }
 
-// What ends a reply, besides its length and the model's own EOS.
+// Stops of a reply, in addition to its length and the model's EOS. They are not printed.
 struct StopOptions {
-  std::vector<std::string> texts;  // not printed
-  std::vector<TokenId> ids;        // not printed; they hold with --ignore-eos, too
+  std::vector<std::string> texts;
+  std::vector<TokenId> ids;  // also with --ignore-eos
 };
 
 struct GenerateOptions {
@@ -49,7 +49,7 @@ struct ChatOptions {
   std::string tools_file;
   std::optional<ChatDialect> dialect;
   bool thinking = true;
-  bool keep_history = true;  // of what was typed, for the next chat
+  bool keep_history = true;  // keep the typed lines for the next chat
   ReasoningEffort effort = ReasoningEffort::kDefault;
   int64_t max_tokens = -1;
   StopOptions stops;
@@ -67,14 +67,14 @@ struct PerplexityOptions {
   ModelOptions model;
   std::string text_file;
   std::string token_ids_file;
-  int64_t window = 0;  // 0: 2048, or the model's context where that is less
+  int64_t window = 0;  // 0: 2048, at most the model's context
   bool no_bos = false;
   bool json = false;
 };
 
 struct TokenizeOptions {
   std::string model_dir;
-  bool plain = false;         // tokenize: spellings of added tokens are ordinary text
+  bool plain = false;         // tokenize: the text of added tokens stays ordinary text
   bool skip_special = false;  // detokenize
   bool jsonl = false;
 };
@@ -99,23 +99,30 @@ struct InspectOptions {
 };
 
 struct BenchOptions {
+  // The sub-commands. kSteps: `dsv4 bench` itself, decode and prefill.
+  enum class Mode { kSteps, kOps, kBatches, kLinears, kDrafts, kStart, kErrors };
+
   ModelOptions model;
   SamplingParams sampling;
-  std::optional<std::vector<int64_t>> prompts, contexts, batches;  // none: what suits the device (BenchPlan)
-  int64_t tokens = 0;                                              // of a decode run; 0: what suits the device
-  int64_t repeat = 5;                                              // runs that count; one more warms up
-  int64_t budget_s = 0;                             // for one figure; 0: what suits the device, where it has a limit
-  std::optional<bool> ops;                          // the time of each op behind every figure; none: on the CPU
-  bool linears = false;                             // instead: linears of the model's shapes in every weight format
-  std::vector<std::pair<int64_t, int64_t>> shapes;  // rows and columns of those linears; none: the model's
-  bool errors = false;       // instead: how far prompts of these lengths are from float32 inputs (GPU)
-  bool first_token = false;  // the time to the first token by phases instead
-  // drafts instead: rows of one sequence in a step that verifies, and shares of tokens that are right, in percent
-  std::optional<std::vector<int64_t>> draft_rows, draft_right;
-  int64_t draft_repeats = 0;  // of wrong tokens, in percent: like the one in front
+  Mode mode = Mode::kSteps;
+  std::optional<std::vector<int64_t>> prompts, contexts, batches;  // not set: the defaults of MakePlan
+  std::optional<std::vector<int64_t>> linear_tokens;               // kLinears; not set: 1, 512, 2048
+  int64_t tokens = 0;                                              // of a decode run; 0: the default of MakePlan
+  int64_t repeat = 5;                                              // measured runs, after a warm-up run
+  int64_t budget_s = 0;                                            // seconds per figure; 0: the default of MakePlan
+  std::optional<bool> ops;                                         // kSteps: time of each op; not set: on the CPU
+  std::vector<std::pair<int64_t, int64_t>> shapes;       // kLinears: rows and columns; empty: the model's shapes
+  std::optional<std::vector<int64_t>> rows, acceptance;  // kDrafts: rows of a sequence in a step; percentages
+  int64_t repeats = 0;         // kDrafts: percentage of wrong draft tokens that repeat the previous token
+  int64_t start_prompt = 512;  // kStart: tokens
   std::string count_experts_file;
-  std::string disk;           // write the synthetic weights into this folder instead of measuring
-  std::string disk_overflow;  // and into this one what its disk has no room for
+  bool json = false;
+};
+
+struct SynthesizeOptions {
+  ModelOptions model;
+  std::string dir;
+  std::string overflow;  // folder for shards that do not fit on the disk of `dir`; "": none
   bool json = false;
 };
 
@@ -124,13 +131,13 @@ struct ServeOptions {
 
   ModelOptions model;
   ServerOptions server;
-  Goal goal = Goal::kBalanced;  // what follows where the flag is not given
-  std::optional<int64_t> max_gap_ms, max_concurrent;
+  Goal goal = Goal::kBalanced;
+  std::optional<int64_t> max_gap_ms, max_concurrent;  // not set: from `goal`
   std::optional<ChatDialect> dialect;
   std::string api_key_file;
   std::string count_experts_file;
   int64_t max_body = int64_t{32} << 20;
-  int64_t max_body_total = 0;  // 0: 256 MiB, or one body where that is more
+  int64_t max_body_total = 0;  // 0: 256 MiB, but at least max_body
   int64_t min_rate = int64_t{4} << 10;
   int64_t header_timeout_s = 30;
   int64_t body_timeout_s = 30;
@@ -143,7 +150,7 @@ struct ServeOptions {
   int64_t log_interval_s = 10;
 };
 
-// Each returns the exit status, or throws what errors.h names.
+// Each returns the exit status, or throws an exception of errors.h.
 int RunGenerate(const GenerateOptions& options);
 int RunChat(const ChatOptions& options);
 int RunLogits(const LogitsOptions& options);
@@ -154,6 +161,7 @@ int RunEncode(const ChatEncodeOptions& options);
 int RunParse(const ParseOptions& options);
 int RunInspect(const InspectOptions& options);
 int RunBench(const BenchOptions& options);
+int RunSynthesize(const SynthesizeOptions& options);
 int RunServe(const ServeOptions& options);
 
 }  // namespace dsv4::cli

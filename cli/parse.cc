@@ -1,4 +1,4 @@
-// dsv4 parse: a completion's text to the message that it holds.
+// dsv4 parse: converts the text of a completion to a message.
 #include <string>
 
 #include "dsv4/json_text.h"

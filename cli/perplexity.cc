@@ -1,7 +1,7 @@
-// dsv4 perplexity: how well the model predicts a text.
+// dsv4 perplexity: measures how well the model predicts a text.
 //
-// The text is cut into windows that do not overlap; each starts with an empty context (and BOS, which is not
-// predicted), so that every token of the text is predicted exactly once.
+// The text is divided into windows that do not overlap. Each starts with an empty context and BOS, which is not
+// predicted. So every token of the text is predicted exactly once.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kUsualWindow = 2048;
 
-// -ln of the probability that a row of logits gives to `id`.
+// Returns -ln(p), where p is the probability of `id` in a row of logits.
 double NegativeLogLikelihood(std::span<const float> logits, TokenId id) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -41,7 +41,7 @@ std::vector<TokenId> ReadIds(const PerplexityOptions& options, const std::string
   const std::unique_ptr<Tokenizer> tokenizer = Must(Tokenizer::Load(model_dir));
   const std::string text = ReadInput(options.text_file);
   NoteInvalidUtf8(text, options.text_file);
-  // Spellings of added tokens in a text to be measured are text.
+  // In the measured text, the text of an added token is ordinary text.
   return tokenizer->Encode(text, {.recognize_added_tokens = false});
 }
 
@@ -50,10 +50,11 @@ struct Measured {
   int64_t predicted = 0, windows = 0;
 };
 
-// Adds a window, slice by slice: results do not depend on how it is cut. `told` gets the tokens taken of it so far.
-template <typename Told>
+// Adds a window to `m`, in slices; the result does not depend on their size. Calls `report` with the number of finished
+// tokens.
+template <typename Report>
 void MeasureWindow(Session& session, std::span<const TokenId> tokens, size_t vocab_size, size_t slice, Measured* m,
-                   Told told) {
+                   Report report) {
   session.Reset();
   ++m->windows;
   std::vector<float> logits;                                                // of one slice
@@ -67,13 +68,14 @@ void MeasureWindow(Session& session, std::span<const TokenId> tokens, size_t voc
                                       tokens[at + i + 1]);
       ++m->predicted;
     }
-    told(static_cast<int64_t>(at + part.size()));
+    report(static_cast<int64_t>(at + part.size()));
   }
 }
 
 void ReportPerplexity(const PerplexityOptions& options, const Measured& m, int64_t window, bool with_bos) {
   const double mean = m.sum / static_cast<double>(m.predicted);
-  if (std::isnan(mean)) throw RunError("the model's logits hold NaN; its weights are damaged");
+  if (std::isnan(mean))
+    throw RunError("the model's logits contain NaN; its weights are damaged, load another checkpoint");
   if (options.json) {
     const nlohmann::ordered_json j = {{"mean_nll", mean},     {"perplexity", std::exp(mean)}, {"tokens", m.predicted},
                                       {"windows", m.windows}, {"window_tokens", window},      {"bos", with_bos}};
@@ -105,10 +107,11 @@ int RunPerplexity(const PerplexityOptions& options) {
   CheckTokenIds(ids, info.vocab_size, name);
   const bool with_bos = !options.no_bos && info.bos_token_id >= 0;
   const auto num_tokens = static_cast<int64_t>(ids.size());
-  if (num_tokens < (with_bos ? 1 : 2)) throw RunError(name + " holds too little text to measure");
+  if (num_tokens < (with_bos ? 1 : 2)) throw RunError(name + " is too short to measure; give a longer text");
   const int64_t window = options.window > 0 ? options.window : std::min(kUsualWindow, info.max_context);
   const int64_t text_per_window = with_bos ? window - 1 : window;
-  if (text_per_window < 1) throw RunError("a context of " + std::to_string(window) + " leaves no token to predict");
+  if (text_per_window < 1)
+    throw RunError("a context of " + std::to_string(window) + " leaves no token to predict; raise --ctx");
 
   const int64_t slice = model.prefill_chunk > 0 ? std::min<int64_t>(model.prefill_chunk, 256) : 256;
   const std::unique_ptr<Session> session = Must(engine->NewSession());

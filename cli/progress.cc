@@ -25,7 +25,7 @@ void ProgressLine::Update(const std::string& label, int64_t done, int64_t total,
   const std::string percent = " " + FormatFixed(100 * part, 0) + "%";
   std::string line = label + " [" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "]" + percent;
   if (!detail.empty()) line += "  " + detail;
-  // A line that wraps cannot be taken back: in a narrow terminal there is no bar, and no more than what fits.
+  // A wrapped line cannot be erased. A narrow terminal gets no bar, and only the text that fits.
   const size_t columns = StderrColumns();
   if (line.size() >= columns) line = (label + percent).substr(0, columns - 1);
   PrintError("\r\033[K" + line);

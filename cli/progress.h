@@ -1,4 +1,4 @@
-// A progress line on stderr: only on a terminal, only when something takes longer than a moment.
+// A progress line on stderr. It appears only on a terminal, after 300 ms.
 #pragma once
 
 #include <chrono>
@@ -16,11 +16,12 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  // Draws at most ten times a second. `detail` stands after the bar.
+  // Draws at most ten times per second. `detail` comes after the bar.
   void Update(const std::string& label, int64_t done, int64_t total, const std::string& detail = "");
   void Clear();
 
-  // For the engine: shows loading and prefill, and stops either after Ctrl-C. Must not outlive this object.
+  // Returns a callback for the engine, which draws its progress and stops it after Ctrl-C. Must not outlive this
+  // object.
   ProgressFn Callback();
 
  private:

@@ -1,4 +1,4 @@
-// dsv4 serve: loads a model and hands it to the HTTP server.
+// dsv4 serve: loads a model and runs the HTTP server.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace dsv4::cli {
 
 namespace {
 
-// One key a line, or a label for the log and a key; empty lines and lines that start with # do not count, nor does a
+// Each line of the file has a key, or a label for the log and a key. Skips empty lines, lines that start with #, and a
 // byte order mark.
 void AddKeysFromFile(const std::string& path, ServerOptions* server) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
@@ -41,16 +41,16 @@ void AddKeysFromFile(const std::string& path, ServerOptions* server) {
     const std::string label = words.substr(0, label_end), key = words.substr(blank + 1);
     if (!IsUsableKey(key) || (!label.empty() && !IsUsableKey(label))) {
       throw RunError(path + ", line " + std::to_string(number) +
-                     ": expected a key, or a label and a key, of visible ASCII characters: no header can carry others");
+                     ": expected a key, or a label and a key, in visible ASCII");
     }
     server->key_labels.resize(server->api_keys.size());
     server->api_keys.push_back(key);
     server->key_labels.push_back(label);
   }
-  if (server->api_keys.size() == before) throw RunError(path + " holds no API key; write one a line");
+  if (server->api_keys.size() == before) throw RunError(path + " contains no API key; write one key per line");
 }
 
-// What a server is for decides how long streams may wait for prompts, and how many share a step.
+// --goal sets how long streams may wait for prompts, and how many sequences a step may have.
 void SetLoad(const ServeOptions& options, ServerOptions* server) {
   using Goal = ServeOptions::Goal;
   const bool latency = options.goal == Goal::kLatency, throughput = options.goal == Goal::kThroughput;
@@ -76,8 +76,8 @@ void SetLimits(const ServeOptions& options, ServerOptions* server) {
   server->log_interval_s = static_cast<double>(options.log_interval_s);
 }
 
-// What was asked for and cannot be is said before the weights are loaded, which may take minutes. Experts leave room
-// for a rank's part of the budget, where it is named and the room is not.
+// Checks --kv-budget before the weights are loaded, which may take minutes. If --kv-room is not set, experts leave each
+// rank's share of the budget free.
 void CheckAgainstModel(int64_t kv_budget, EngineOptions* model) {
   if (kv_budget == 0) return;
   const ModelDescription d = Must(Inspect(*model));
@@ -89,7 +89,7 @@ void CheckAgainstModel(int64_t kv_budget, EngineOptions* model) {
 }  // namespace
 
 int RunServe(const ServeOptions& options) {
-  ::umask(S_IRWXG | S_IRWXO);  // what a server keeps in files is what its users said
+  ::umask(S_IRWXG | S_IRWXO);  // the server's files contain the text of its users
   ServerOptions server = options.server;
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);
@@ -99,7 +99,7 @@ int RunServe(const ServeOptions& options) {
   server.counted_experts = counted.kept();
   SetLoad(options, &server);
   SetLimits(options, &server);
-  // Synthetic weights have no tokenizer: the model folder's serves for the text that they write.
+  // Synthetic weights have no tokenizer. The tokenizer of the model folder decodes their text.
   const auto tokenizer = Must(Tokenizer::Load(model.model_dir));
   server.model_dir = model.model_dir;
   server.dialect = options.dialect ? *options.dialect : DetectDialect(model.model_dir);
@@ -108,7 +108,7 @@ int RunServe(const ServeOptions& options) {
     server.model_name = synthetic ? "synthetic-" + model.synthetic.shape
                                   : std::filesystem::weakly_canonical(model.model_dir).filename().string();
   }
-  // As the engine chooses it (EngineOptions::prefill_chunk).
+  // The engine's own default (EngineOptions::prefill_chunk).
   server.prefill_chunk = model.prefill_chunk > 0 ? model.prefill_chunk : IsCpu(model.device) ? 512 : 4096;
 
   model.max_decode_rows = std::max(model.max_decode_rows, server.max_running);

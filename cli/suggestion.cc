@@ -9,7 +9,7 @@ namespace dsv4::cli {
 
 namespace {
 
-// Edit distance with swaps of neighbours, for suggestions.
+// Edit distance with swaps of adjacent letters.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {
@@ -26,7 +26,7 @@ size_t Distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-// What others call it: the flags of llama.cpp, vLLM and SGLang that people bring along.
+// Flags of llama.cpp, vLLM and SGLang, and our names for them.
 constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
     {"--max-model-len", "--ctx"},
     {"--context-length", "--ctx"},
@@ -73,7 +73,7 @@ constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
     {"--speculative-num-draft-tokens", "--draft-tokens"},
 };
 
-// Of `names` the one that others call `wrong`, or "".
+// Returns the one of `names` that other engines call `wrong`, or "".
 std::string KnownElsewhere(std::string_view wrong, const std::vector<std::string>& names) {
   const auto known = std::find_if(std::begin(kElsewhere), std::end(kElsewhere),
                                   [&](const auto& entry) { return entry.first == wrong; });

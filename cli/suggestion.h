@@ -1,4 +1,4 @@
-// What somebody meant who mistyped a name.
+// Suggestions for unknown names.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace dsv4::cli {
 
-// "; did you mean X?" for the name that llama.cpp, vLLM or SGLang spell so, else for the nearest; "" when none is near.
+// Returns "; did you mean X?", where X is our name for a flag of llama.cpp, vLLM or SGLang, otherwise the most similar
+// name. Returns "" if no name is similar.
 std::string Suggestion(const std::string& wrong, const std::vector<std::string>& names);
 
 }  // namespace dsv4::cli

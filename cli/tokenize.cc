@@ -1,4 +1,4 @@
-// dsv4 tokenize and dsv4 detokenize: text to ids and back, from stdin to stdout.
+// dsv4 tokenize and dsv4 detokenize: convert text to ids and back, from stdin to stdout.
 #include <string>
 #include <vector>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What works on token ids, with the checkpoint tests/golden/flash-nvfp4."""
+"""Commands on token ids, with the checkpoint tests/golden/flash-nvfp4."""
 
 import ctypes
 import json
@@ -15,13 +15,13 @@ from support import BINARY, CliTestCase, GOLDEN, HAS_GOLDEN, SLOWNESS, handles_i
 
 
 def obey_modes_of_files():
-    """What root need not do: without CAP_DAC_OVERRIDE after the next exec."""
+    """Makes root obey file modes: drops CAP_DAC_OVERRIDE after the next exec."""
     PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
     ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
 
 
 class Engine(CliTestCase):
-    """A checkpoint without tokenizer: everything that works on token ids."""
+    """A checkpoint without a tokenizer: commands on token ids."""
 
     def setUp(self):
         super().setUp()
@@ -131,7 +131,7 @@ class Engine(CliTestCase):
     def test_context_limit(self):
         self.fails(1, ["17", "context", "16"], "generate", *self.model, "--token-ids", self.ids, "--ctx", "16")
         self.fails(1, ["17 tokens", "context of 16"], "logits", *self.model, "--token-ids", self.ids, "-o",
-                   self.tmp / "x", "--ctx", "16", "--decode-from", "3")  # at once, not where decoding gets there
+                   self.tmp / "x", "--ctx", "16", "--decode-from", "3")  # at once, not after decoding 16 tokens
         args = ["--token-ids", self.ids, "--ctx", "20", "-n", "-1", "--ignore-eos", "--temperature", "0"]
         result = run("generate", *self.model, *args)
         self.assertEqual(result.returncode, 0)
@@ -151,8 +151,8 @@ class Engine(CliTestCase):
 
     def test_what_only_ranks_do_is_refused_without_them(self):
         args = ["generate", *self.model, "--token-ids", self.ids, "-n", "1"]
-        self.fails(2, "cpu names one", *args, "--check-ranks")
-        self.fails(1, "--collectives events needs GPUs", *args, "--device", "cpu*2", "--exchange", "events")
+        self.fails(2, "--device cpu names one", *args, "--check-ranks")
+        self.fails(1, "--collectives events needs GPUs", *args, "--device", "cpu*2", "--collectives", "events")
 
     def test_perplexity_of_token_ids(self):
         args = ["perplexity", *self.model, "--token-ids", self.ids, "--json"]
@@ -171,7 +171,7 @@ class Engine(CliTestCase):
         j = json.loads(counts.read_text())
         config = json.loads((GOLDEN / "config.json").read_text())
         self.assertEqual(len(j["chosen"]), config["num_hidden_layers"])
-        tokens = 17 + 3  # the last one drawn is not computed
+        tokens = 17 + 3  # the last drawn token is not computed
         for layer in j["chosen"]:
             self.assertEqual(len(layer), config["n_routed_experts"])
             self.assertEqual(sum(layer), tokens * config["num_experts_per_tok"])
@@ -221,7 +221,7 @@ class Engine(CliTestCase):
         self.assertNotIn("warning", plain.stderr.decode())
         short = run(*args, "--host-memory", "1KiB")
         self.assertEqual((short.returncode, short.stdout), (0, plain.stdout))
-        self.assertRegex(short.stderr.decode(), r"warning: .* do not fit memory \(.*GB/s, measured now")
+        self.assertRegex(short.stderr.decode(), r"warning: .* do not fit in memory \(.*GB/s, measured now")
 
     def test_inspect_tells_of_other_gpus(self):
         j = json.loads(self.ok("inspect", "--synthetic", "flash", "--json"))
@@ -230,20 +230,20 @@ class Engine(CliTestCase):
         for c in cards.values():
             self.assertTrue(c["fits"])
             self.assertEqual(c["host_bytes"] == 0, c["resident"] == 1)
-        for n in (1, 2, 4, 8):  # more memory holds more
+        for n in (1, 2, 4, 8):  # more memory holds more experts
             shares = [cards[g, n]["resident"] for g in (24, 32, 48, 80, 96, 141, 192)]
             self.assertEqual(shares, sorted(shares))
         one = cards[141, 1]
         self.assertTrue(0.85 < one["resident"] < 0.95, one)  # 156 GB of experts
         self.assertGreater(cards[192, 1]["tokens_per_s_extrapolated"], 2 * one["tokens_per_s_extrapolated"])
         small = json.loads(self.ok("inspect", "--synthetic", "nano", "--json"))
-        for c in small["cards"]:  # its kernels wait for each other, however little they read
+        for c in small["cards"]:  # the latency of its kernels limits the rate, not their reads
             self.assertTrue(1000 < c["tokens_per_s_extrapolated"] < 1 / (0.061e-3 * small["num_layers"]), c)
         text = self.ok("inspect", "--synthetic", "flash", "--plan").decode()
         self.assertIn("other GPUs", text)
         self.assertIn("extrapolated", text)
         self.assertRegex(text, r"80 GB \(H100\)")
-        self.assertIn("the host must have that memory", text)
+        self.assertIn("the rates need that much free host memory", text)
         short = self.ok("inspect", "--synthetic", "flash", "--plan", "--host-memory", "1G").decode()
         marks = {c for c in cards if re.search(rf"^ *{c[0]} GB \([^)]*\) +{c[1]} .* \* ", short, re.M)}
         self.assertEqual(marks, {c for c in cards if cards[c]["host_bytes"] > 1 << 30})
@@ -253,14 +253,14 @@ class Engine(CliTestCase):
     def test_inspect_tells_of_the_disk_and_of_limits(self):
         plain = self.ok("inspect", *self.model, "--plan").decode()
         self.assertIn("free on this machine", plain)
-        self.assertNotIn("disk whenever", plain)
+        self.assertNotIn("read from the disk when", plain)
         short = self.ok("inspect", *self.model, "--plan", "--host-memory", "1KiB").decode()
-        self.assertRegex(short, r"what --host-memory allows +1\.00 KiB")
+        self.assertRegex(short, r"limit of --host-memory +1\.00 KiB")
         self.assertNotIn("free on this machine", short)
-        self.assertRegex(short, r"longest context that fits +weights make room for it")
+        self.assertRegex(short, r"longest context that fits +any, weights are read from the disk")
         plan = json.loads(self.ok("inspect", *self.model, "--json", "--host-memory", "1KiB"))["plan"]
         self.assertGreater(plan["disk_bytes"], 0)
-        self.assertRegex(short, r"read from the disk whenever tokens choose it\n +weights that do not fit memory +\d")
+        self.assertRegex(short, r"read from the disk when tokens choose it\n +weights that do not fit in memory +\d")
 
     def test_inspect(self):
         out = self.ok("inspect", *self.model, "--plan").decode()
@@ -277,7 +277,7 @@ class Engine(CliTestCase):
                               stderr=subprocess.PIPE, bufsize=0) as p:
             if "-o" in args:
                 wait_for(lambda: handles_interrupts(p))
-                time.sleep(0.5)  # it computes by now, or soon
+                time.sleep(0.5)  # it computes now, or soon
                 out = b""
             else:
                 out = p.stdout.read(20)
@@ -298,7 +298,7 @@ class Engine(CliTestCase):
         self.assertTrue(soon(seconds))
 
     def test_interrupt_leaves_no_file(self):
-        long_ids = self.file("long.txt", "1 2 3 " * 10000)  # minutes
+        long_ids = self.file("long.txt", "1 2 3 " * 10000)  # takes minutes
         target = self.tmp / "logits.safetensors"
 
         def seconds():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Text in, text out: on random weights, and on models/nano where its weights exist."""
+"""generate, chat and perplexity: with random weights, and with models/nano if its weights exist."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ from support import BINARY, CliTestCase, HAS_GOLDEN, HAS_NANO, HAS_TOKENIZER, NA
 
 
 class Generate(CliTestCase):
-    """Text in, text out, with random weights: the text is noise, broken characters included."""
+    """Random weights: the text is noise, with broken characters."""
 
     def setUp(self):
         super().setUp()
@@ -37,7 +37,7 @@ class Generate(CliTestCase):
         log = self.tmp / "drafts.jsonl"
         args = ["generate", *self.model, "-p", "one two three four. " * 6, "-n", "40", "--ignore-eos"]
         proposed = 0
-        repeats = ["--logit-bias", "42=30"]  # random weights say nothing twice by themselves
+        repeats = ["--logit-bias", "42=30"]  # random weights do not repeat themselves
         for sampling in [["--temperature", "0", *repeats], ["--seed", "5", *repeats], ["--seed", "6", "--repeat-penalty", "1.1"]]:
             text = self.ok(*args, *sampling)
             self.assertEqual(self.ok(*args, *sampling, "--speculate", "lookup"), text)
@@ -49,7 +49,7 @@ class Generate(CliTestCase):
                 self.assertTrue(0 <= step["accepted"] <= len(step["proposed"]) <= 4)
                 proposed += len(step["proposed"])
         self.assertGreater(proposed, 0)
-        self.assertIn(b"--speculate auto: lookup drafts", run(*args, "--speculate", "auto").stderr)
+        self.assertIn(b"--speculate auto: drafts by lookup", run(*args, "--speculate", "auto").stderr)
         self.fails(1, "has no MTP module", "generate", *self.model, "-p", "x", "--speculate", "mtp")
         self.fails(2, "--speculate", "generate", *self.model, "-p", "x", "--speculate", "maybe")
         self.fails(2, "--draft-tokens", "generate", *self.model, "-p", "x", "--draft-tokens", "8")
@@ -103,9 +103,9 @@ class Generate(CliTestCase):
             self.assertIn(word, result.stderr)
         both = subprocess.run([BINARY, "generate", *map(str, self.model), "-p", "x", "-n", "2", "--temperature", "0"], timeout=60 * SLOWNESS,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True).stdout
-        self.assertIn(b"\nload ", both)  # in one pipe it has a line of its own
+        self.assertIn(b"\nload ", both)  # in one pipe the summary begins a new line
         one = run("generate", *self.model, "-p", "x", "-n", "1").stderr.decode()
-        self.assertRegex(one, r"generated 1 token \| first token after ")  # and no rate of nothing
+        self.assertRegex(one, r"generated 1 token \| first token after ")  # and no rate for 0 steps
         none = run("generate", *self.model, "-p", "x", "-n", "0").stderr.decode()
         self.assertIn("generated 0 tokens", none)
         self.assertNotIn("first token", none)
@@ -131,7 +131,7 @@ class Generate(CliTestCase):
         more = json.loads(self.ok("perplexity", *self.model, "-f", text, "--json", "--ctx", "16"))
         self.assertEqual(more["tokens"], j["tokens"])
         self.assertGreater(more["windows"], j["windows"])
-        self.fails(1, "too little", "perplexity", *self.model, "-f", self.file("empty.txt", ""))
+        self.fails(1, "too short", "perplexity", *self.model, "-f", self.file("empty.txt", ""))
 
     def test_chat_through_pipes(self):
         result = run("chat", *self.model, "--temperature", "0", "-n", "16", stdin="Hello\n/help\nWhat is 2+2?\n/reset\n\n/quit\n")
@@ -147,13 +147,13 @@ class Generate(CliTestCase):
         result = run("chat", *self.model, stdin="\n".join(commands))
         self.assertEqual((result.returncode, result.stdout), (0, b""))
         said = result.stderr.decode()
-        for words in ["  /load FILE", "the conversation starts over", "no command /thnik; did you mean /think? (/help lists them)",
-                      "no command /frobnicate (/help lists them)", "reasoning is off", "saved to %s\n" % path]:
+        for words in ["  /load FILE", "new conversation", "unknown command /thnik; did you mean /think? (/help lists them)",
+                      "unknown command /frobnicate (/help lists them)", "reasoning is off", "saved to %s\n" % path]:
             self.assertIn(words, said)
         self.assertEqual(json.loads(path.read_text())["messages"], [])
 
     def test_chat_remembers(self):
-        # The second prompt goes on from the first: one conversation equals the same turns replayed after /reset.
+        # The second prompt continues the first: a conversation equals the same turns replayed after /reset.
         one = run("chat", *self.model, "--temperature", "0", "-n", "8", stdin="Hello\nAnd now?\n").stdout
         two = run("chat", *self.model, "--temperature", "0", "-n", "8", stdin="Hello\n/reset\nHello\nAnd now?\n").stdout
         self.assertTrue(two.endswith(one))
@@ -175,7 +175,7 @@ class Generate(CliTestCase):
         self.assertEqual([m["role"] for m in saved["messages"]], ["user", "assistant"])
         second = self.ok("chat", *self.model, *flags, stdin="/load %s\nAnd now?\n" % path)
         self.assertEqual(first + second, whole)
-        # What ends with a user's message is answered.
+        # A loaded conversation that ends with a user's message gets a reply.
         path.write_text(json.dumps({"messages": [{"role": "user", "content": "Hello"}]}))
         self.assertEqual(self.ok("chat", *self.model, *flags, stdin="/load %s\n" % path), first)
         self.assertEqual(json.loads(self.ok("encode", "--ids", "-m", self.model[1], stdin=path.read_bytes()))[0], 0)
@@ -188,7 +188,7 @@ class Generate(CliTestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         messages = result.stderr.decode().splitlines()
         self.assertEqual(len(messages), len(commands), messages)
-        for word, message in zip(["/save", "/load", "no conversation", "notes.txt", "not a file", "not a file", "no/folder",
+        for word, message in zip(["/save", "/load", "not a conversation", "notes.txt", "not a file", "not a file", "no/folder",
                                   "/think"], messages):
             self.assertIn(word, message)
         self.assertEqual(notes.read_text(), "not a conversation")
@@ -204,7 +204,7 @@ class Generate(CliTestCase):
                 out += p.communicate(timeout=120 * SLOWNESS)[0]
                 took = time.monotonic() - start
                 self.assertEqual(p.returncode, 130)
-                out.decode()  # whole characters, and no line end that the model did not write: a pipe gets the text alone
+                out.decode()  # complete characters, and no added line end: a pipe gets only the text
             return took
 
         self.assertTrue(soon(seconds))

@@ -1,9 +1,9 @@
-"""What the end-to-end tests of the dsv4 binary share. Each *_test.py is run as
+"""Shared code of the end-to-end tests of the dsv4 binary. Run each *_test.py as
 
     usage_test.py BINARY
 
-Exit status 77: every test was skipped, because its model is absent.
-DSV4_TEST_SLOWNESS: how many times as long as usual they wait (a program under a sanitizer).
+Exit status 77: every test was skipped because its model is missing.
+DSV4_TEST_SLOWNESS: factor for all timeouts (for a program under a sanitizer).
 """
 
 import json
@@ -23,7 +23,8 @@ NANO = ROOT / "models" / "nano"
 GOLDEN = ROOT / "tests" / "golden" / "flash-nvfp4"
 BINARY = os.path.abspath(sys.argv[1]) if len(sys.argv) == 2 else ""
 COMMANDS = ["generate", "chat", "logits", "perplexity", "tokenize", "detokenize", "encode", "parse", "inspect",
-            "bench", "serve", "completions"]
+            "bench", "synthesize", "serve", "completions"]
+BENCH_PARTS = ["decode", "prefill", "batch", "ops", "linears", "drafts", "start", "errors"]
 
 HAS_TOKENIZER = (NANO / "tokenizer.json").exists()
 HAS_NANO = HAS_TOKENIZER and any(NANO.glob("*.safetensors"))
@@ -37,7 +38,7 @@ def run(*args, stdin=b"", timeout=120, **kwargs):
 
 
 def wait_for(found, what="it did not come", seconds=120):
-    """What is found, once it is something; so long only that what hangs ends."""
+    """Waits until `found` returns something, and returns it. Fails after `seconds`."""
     end = time.monotonic() + seconds * SLOWNESS
     while not (value := found()):
         if time.monotonic() > end:
@@ -47,13 +48,13 @@ def wait_for(found, what="it did not come", seconds=120):
 
 
 def handles_interrupts(process):
-    """Whether the program has come so far; a signal before that ends it as any other."""
+    """Returns true after the program has installed its handler. Before that, a signal ends it."""
     status = Path("/proc/%d/status" % process.pid).read_text()
     return int(status.split("SigCgt:")[1].split()[0], 16) & 1 << (signal.SIGINT - 1)
 
 
 def soon(seconds_of, tries=5):
-    """Within a second, at one of several tries: another program may have had the machine."""
+    """Returns true if one of several tries takes less than a second. Another program may have used the machine."""
     return any(seconds_of() < SLOWNESS for _ in range(tries))
 
 
@@ -68,7 +69,7 @@ def read_safetensors(path):
 
 
 def make_text_model(folder):
-    """The golden checkpoint with a tokenizer of its vocabulary size: the nano model's, cut to its first tokens."""
+    """Makes the golden checkpoint with a tokenizer of its vocabulary size: the first tokens of the nano model's tokenizer."""
     folder.mkdir()
     for path in GOLDEN.iterdir():
         (folder / path.name).symlink_to(path)
@@ -105,7 +106,7 @@ class CliTestCase(unittest.TestCase):
         return result.stdout
 
     def fails(self, status, words, *args, **kwargs):
-        """The exit status, exactly one line on stderr, its prefix, and what it names."""
+        """Checks the exit status, and that stderr is one error line with all of `words`."""
         result = run(*args, **kwargs)
         message = result.stderr.decode()
         self.assertEqual(result.returncode, status, message)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a person at a terminal sees: chat and its line editor, progress, Ctrl-C."""
+"""Commands at a terminal: chat and its line editor, progress, Ctrl-C."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from support import BINARY, CliTestCase, HAS_GOLDEN, HAS_TOKENIZER, SLOWNESS, ma
 
 
 class Terminal(CliTestCase):
-    """What a person at a terminal sees, through a pseudo-terminal."""
+    """Runs commands in a pseudo-terminal."""
 
     state = "state"  # a path in the test's folder, or nothing
 
@@ -51,7 +51,7 @@ class Terminal(CliTestCase):
         self.seen = self.seen[self.seen.index(text) + len(text) :]
 
     def wait_for_words(self):
-        """Anything that is no control sequence."""
+        """Waits for text that is not a control sequence."""
         while not re.sub(rb"\x1b(\[[0-9;?]*[a-zA-Z]?)?|[\r\n]", b"", self.seen):
             self.seen += os.read(self.terminal, 4096)
 
@@ -88,7 +88,7 @@ class Terminal(CliTestCase):
         self.wait_for(b". ")
         self.send(b"lines\n")
         self.wait_for(b"lines\r\n")
-        self.wait_for_words()  # the reply has begun, and without EOS it goes on
+        self.wait_for_words()  # the reply has begun, and without EOS it continues
         self.send(b"\x03")
         self.wait_for(b"(stopped)")
         self.wait_for(b"> ")
@@ -121,7 +121,7 @@ class Terminal(CliTestCase):
         self.line(b"\x03")
         self.line(b"x\r")  # a line between them
         self.send(b"\x03")
-        self.wait_for(b"(Ctrl-C again or Ctrl-D ends)")
+        self.wait_for(b"(Ctrl-C again or Ctrl-D ends the chat)")
         self.wait_for(b"\x1b[?2004h> ")
         self.send(b"\x03")
         self.ends(pid, 130)
@@ -142,7 +142,7 @@ class Terminal(CliTestCase):
 
     def test_a_paste_is_one_message(self):
         pid = self.chat()
-        lines = ["line %d" % i for i in range(40)]  # more than the terminal has
+        lines = ["line %d" % i for i in range(40)]  # more lines than the terminal has
         self.line(b"see: \x1b[200~" + "\r".join(lines).encode() + b"\r\x1b[201~\r")
         self.line(b"\x1b[200~/quit\nis a command\x1b[31m\x07\x1b[201~\r")
         self.line(b"one\x1b\rtwo\r")
@@ -156,7 +156,7 @@ class Terminal(CliTestCase):
         pid = self.chat("--ctx", "600")
         self.line(b"/load %s\r" % str(path).encode())
         self.send(b"/tool %s\r" % (b"x y " * 700))
-        self.wait_for(b"outgrown the context of 600")
+        self.wait_for(b"longer than the context of 600")
         self.wait_for(b"\x1b[?2004h> ")
         self.line(b"/tool 42\r")
         self.line(b"/save %s\r" % str(path).encode())
@@ -173,7 +173,7 @@ class Terminal(CliTestCase):
         self.assertEqual(stat.S_IMODE(path.parent.stat().st_mode), 0o700)
         pid = self.chat()
         self.line(b"\x1b[A\r")
-        self.line(b"\x1b[A\x1b[A\x1b[A\r")  # /save is not there yet, a line is there once
+        self.line(b"\x1b[A\x1b[A\x1b[A\r")  # /save is not in the history yet; a repeated line is there once
         self.assertEqual(self.users_messages(), ["two\nlines", "first"])
         self.quit(pid)
         before = path.read_bytes()
@@ -212,7 +212,7 @@ class Terminal(CliTestCase):
         pid = self.chat()
         self.send(b"be\x1a")
         self.wait_for(b"\x1b[?2004l")
-        # A session's leader in a terminal of its own has nobody to wake it, so that the kernel does not stop it.
+        # The kernel does not stop a session leader in its own terminal, because no process could continue it.
         self.wait_for(b"\x1b[?2004h")
         self.line(b"gun\r")
         self.assertEqual(self.users_messages(), ["begun"])

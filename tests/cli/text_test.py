@@ -9,7 +9,7 @@ from support import BINARY, CliTestCase, HAS_TOKENIZER, handles_interrupts, main
 
 
 class Text(CliTestCase):
-    """Needs only the tokenizer (and encode and parse nothing at all)."""
+    """Commands that need only the tokenizer; encode and parse need no file."""
 
     def setUp(self):
         super().setUp()

@@ -1,16 +1,13 @@
 #!/usr/bin/env python3
-"""Help, version, flags and their errors: no model needed."""
+"""Help, version, completions, flags and their errors."""
 
-import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 
-from support import BINARY, COMMANDS, NANO, CliTestCase, handles_interrupts, main, run, wait_for
+from support import BENCH_PARTS, BINARY, COMMANDS, NANO, CliTestCase, main, run
 
 
 class Usage(CliTestCase):
@@ -61,14 +58,14 @@ class Usage(CliTestCase):
         self.fails(2, "--frobnicate", "--frobnicate")
         self.fails(2, ["--temp", "did you mean --temperature?"], "generate", "--temp", "1")
         result = self.fails(2, "--version", "generate", "--version")
-        self.assertNotIn(b"did you mean", result.stderr)  # nothing is near enough
+        self.assertNotIn(b"did you mean", result.stderr)  # no name is similar
 
     def test_flags_of_other_engines_lead_to_ours(self):
         for command, theirs, ours in [("serve", "--max-model-len", "--ctx"), ("serve", "--tensor-parallel-size", "--device"),
                                       ("serve", "--max-num-seqs", "--max-concurrent"), ("generate", "--n-predict", "--max-tokens"),
                                       ("chat", "-c", "--ctx"), ("bench", "--mem-fraction-static", "--gpu-memory")]:
             self.fails(2, [f"'{theirs}'", f"did you mean {ours}?"], command, theirs, "1")
-        result = self.fails(2, "--max-num-seqs", "generate", "--max-num-seqs", "1")  # which has no such flag
+        result = self.fails(2, "--max-num-seqs", "generate", "--max-num-seqs", "1")  # generate has no such flag
         self.assertNotIn(b"--max-concurrent", result.stderr)
 
     def test_unexpected_argument(self):
@@ -80,6 +77,28 @@ class Usage(CliTestCase):
     def test_a_flag_without_its_value(self):
         self.fails(2, "--temperature needs a value; see", "generate", "--temperature")
         self.fails(2, "--max-tokens needs a value; see", "generate", "-n")
+
+    def test_renamed_flags_work_and_print_a_note_once(self):
+        new = self.ok("generate", "-p", "x", "-n", "1", "--temperature", "0", "--collectives", "auto", "--collective-timeout", "5")
+        for old, now, value in [("--exchange", "--collectives", "auto"), ("--exchange-timeout", "--collective-timeout", "5")]:
+            result = run("generate", "-p", "x", "-n", "1", "--temperature", "0", old, value, old, value)
+            self.assertEqual((result.returncode, result.stdout), (0, new))
+            note = f"dsv4: note: {old} is now {now}; the old flag works until 0.3\n".encode()
+            self.assertEqual(result.stderr.count(note), 1, result.stderr)
+        self.fails(2, ["--collectives is 'x'", "auto, events"], "chat", "--exchange", "x")
+        self.fails(2, ["--prefix-interval is '-1'"], "serve", "--cut-interval", "-1")
+        result = run("serve", "--cut-interval", "64", "--host", "192.0.2.1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"--cut-interval is now --prefix-interval", result.stderr)
+
+    def test_renamed_flags_are_in_no_help_and_no_completion(self):
+        shown = b"".join(self.ok(*words, "--help") for words in [["serve"], ["bench"], ["generate"], ["bench", "linears"]])
+        shown += b"".join(self.ok("completions", shell) for shell in ["bash", "zsh", "fish"])
+        for flag in [b"--exchange", b"--exchange-timeout", b"--cut-interval", b"--draft-rows", b"--first-token", b"--disk-overflow"]:
+            self.assertNotRegex(shown, flag + rb"\b")
+        self.assertIn(b"--collectives", shown)
+        result = self.fails(2, "--exchang", "generate", "--exchang", "auto")
+        self.assertNotIn(b"did you mean --exchange", result.stderr)
 
     def test_values_out_of_range_name_flag_value_and_what_is_accepted(self):
         for args, words in [
@@ -142,112 +161,6 @@ class Usage(CliTestCase):
             self.fails(2, ["--kv-room", f"'{bytes}'", "up to 1024TiB"], "generate", "-p", "x", "--kv-room", bytes)
         self.ok("generate", "-p", "x", "-n", "1", "--kv-room", "1024TiB")
         self.fails(2, ["--routing", "--synthetic"], "bench", "--routing", "zipf")
-        self.fails(2, ["--count-experts", "--first-token"], "bench", "--count-experts", self.tmp / "x", "--first-token")
-
-    def test_a_synthetic_checkpoint_is_written_inspected_and_never_overwritten(self):
-        self.fails(2, ["--disk", "--synthetic"], "bench", "--disk", "x")
-        self.fails(2, ["--disk-overflow", "--disk"], "bench", "--synthetic", "nano", "--disk-overflow", "x")
-        with tempfile.TemporaryDirectory() as temp:
-            folder = os.path.join(temp, "m")
-            arguments = ["bench", "--synthetic", "nano", "--layers", "1", "--disk", folder, "--json"]
-            line = json.loads(self.ok(*arguments))
-            self.assertEqual(line["bytes"], sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)))
-            self.assertEqual(json.loads(self.ok("inspect", "-m", folder, "--json"))["num_layers"], 1)
-            self.fails(1, [folder, "exists already"], *arguments)
-            self.fails(1, [folder, "exists already"], "bench", "--synthetic", "nano", "--disk", os.path.join(temp, "n"), "--disk-overflow", folder)
-            self.assertEqual(os.listdir(temp), ["m"])
-            start = json.loads(self.ok("bench", "-m", folder, "--first-token", "--prompts", "8", "--json"))
-            self.assertGreater(start["first_token_s"], start["loaded_s"])
-
-    def test_interrupt_ends_bench(self):
-        for what in [["--prompts", "64", "--repeat", "1000", "--budget", "1000"], ["--prompts", "", "--contexts", "16", "--batches", "1",
-                                                                                   "--tokens", "100000", "--budget", "1000"]]:
-            with subprocess.Popen([BINARY, "bench", "--synthetic", "nano", *what], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                  stderr=subprocess.DEVNULL) as bench:
-                bench.stdout.readline()
-                wait_for(lambda: handles_interrupts(bench))
-                time.sleep(0.5)  # it measures by now, or soon
-                bench.send_signal(signal.SIGINT)
-                try:
-                    self.assertEqual(bench.wait(60), 130)
-                finally:
-                    bench.kill()
-
-    def test_bench_measures_steps_ops_and_linears(self):
-        lines = self.ok("bench", "--synthetic", "nano", "--prompts", "32", "--contexts", "16,300", "--batches", "1,3", "--tokens", "2",
-                        "--repeat", "1", "--threads", "1", "--json")
-        rows = [json.loads(line) for line in lines.splitlines()]
-        self.assertEqual((rows[0]["threads"], rows[0]["device"]), (1, "cpu"))
-        self.assertGreater(rows[0]["fma_per_s"], 0)
-        decode = [row for row in rows if row.get("phase") == "decode"]
-        self.assertEqual([(row["context"], row["batch"]) for row in decode], [(16, 1), (16, 3), (300, 1), (300, 3)])
-        self.assertEqual([row["computed_context"] for row in decode], [16, 16, 300, 256])
-        for of in ["prefill", "decode"]:
-            ops = {row["op"] for row in rows if row.get("of") == of}
-            self.assertLessEqual({"linear", "experts", "sparse_attention", "outside of ops"}, ops)
-        text = self.ok("bench", "--synthetic", "nano", "--prompts", "32", "--contexts", "16", "--batches", "1", "--repeat", "1", "--tokens", "1")
-        self.assertIn(b"% of FMA peak", text)
-        text = self.ok("bench", "--synthetic", "nano", "--prompts", "", "--contexts", "16", "--batches", "1", "--repeat", "1", "--no-ops")
-        self.assertNotIn(b"% of FMA peak", text)
-
-    def test_bench_counts_experts(self):
-        args = ["bench", "--synthetic", "nano", "--layers", "1", "--prompts", "", "--contexts", "16", "--batches", "1",
-                "--repeat", "1", "--tokens", "1", "--no-ops", "--json"]
-        rows_of = lambda out: [row for row in map(json.loads, out.splitlines()) if row.get("phase") == "experts"]
-        self.assertEqual(rows_of(self.ok(*args)), [], "not asked for")
-        with tempfile.TemporaryDirectory() as folder:
-            experts = rows_of(self.ok(*args, "--count-experts", os.path.join(folder, "counts")))
-        self.assertEqual(len(experts), 1)
-        self.assertGreater(experts[0]["choices"], 0)
-        self.assertEqual(experts[0]["hits"], experts[0]["choices"], "all are on the device")
-        self.assertEqual((experts[0]["fetched_bytes"], experts[0]["swaps"]), (0, 0))
-
-    def test_bench_of_linears(self):
-        lines = self.ok("bench", "--synthetic", "nano", "--linears", "--shapes", "64x256", "--prompts", "3", "--threads", "1", "--json")
-        rows = [json.loads(line) for line in lines.splitlines()][1:]
-        self.assertEqual([(row["format"], row["tokens"]) for row in rows],
-                         [(f, t) for f in ["NVFP4", "MXFP4", "FP8", "BF16"] for t in [1, 3]])
-        self.assertTrue(all(row["us"] > 0 and row["rows"] == 64 for row in rows))
-
-    def test_bench_of_drafts_leaves_luck_out(self):
-        for _ in range(5):
-            lines = self.ok("bench", "--synthetic", "nano", "--layers", "1", "--speculate", "mtp", "--draft-tokens", "2",
-                            "--draft-threshold", "0", "--draft-rows", "1,3", "--draft-right", "70,0", "--contexts", "16", "--batches", "1",
-                            "--tokens", "200", "--repeat", "1", "--threads", "1", "--json")
-            rows = [json.loads(line) for line in lines.splitlines()][1:]  # behind the model's
-            self.assertEqual([r["rows"] for r in rows if r["phase"] == "verify"], [1, 3])
-            right, wrong = [r for r in rows if r["phase"] == "drafts"]
-            self.assertAlmostEqual(right["tokens_per_step"], 1 + 0.7 + 0.7 ** 2, delta=0.05)
-            self.assertEqual((wrong["tokens_per_step"], wrong["accepted_per_step"]), (1, 0))
-            for row in (right, wrong):
-                self.assertGreater(row["gain_standard_error"], 0)
-            if all(row["gain_standard_error"] < row["gain"] for row in (right, wrong)):
-                return  # a machine that stops for a second makes any measurement uncertain
-        self.fail("each time uncertain: %s" % rows)
-
-    def test_bench_refuses(self):
-        self.fails(2, ["--linears", "--device cpu"], "bench", "--linears", "--device", "cuda")
-        self.fails(2, ["--linears", "--first-token"], "bench", "--linears", "--first-token")
-        self.fails(2, ["--budget"], "bench", "--budget", "0")
-        self.fails(2, ["--shapes", "--linears"], "bench", "--shapes", "64x128")
-        for shape in ["64", "64x", "64x100", "0x128", "ax128"]:
-            self.fails(2, ["--shapes", f"'{shape}'"], "bench", "--linears", "--shapes", shape)
-        self.fails(2, ["--contexts", "'x'"], "bench", "--contexts", "512,x")
-        self.fails(1, ["cannot pin", "1024"], "bench", "--synthetic", "nano", "--threads", "1024", "--pin", "on")
-
-    def test_bench_refuses_sequences_that_have_no_room(self):
-        result = run("bench", "--kv-dtype", "f32", "--contexts", "16,1048000", "--batches", "1,1024", "--tokens", "16")
-        plan, error = result.stderr.decode().splitlines()
-        self.assertEqual(result.returncode, 1, error)
-        self.assertTrue(plan.startswith("memory on CPU"), plan)
-        for word in ["dsv4: error: 1024 sequences of 1,048,000 tokens", "of KV", "free", "--batches", "--contexts"]:
-            self.assertIn(word, error)
-        self.assertEqual(len(result.stdout.splitlines()), 1, "nothing is measured first")
-
-    def test_the_instruction_set_can_be_limited(self):
-        arguments = ["bench", "--synthetic", "nano", "--prompts", "8", "--contexts", "", "--repeat", "1", "--no-ops", "--json"]
-        self.assertEqual(json.loads(self.ok(*arguments, env={"DSV4_CPU_ISA": "generic"}).splitlines()[0])["instructions"], "generic")
-        self.fails(1, ["DSV4_CPU_ISA", "'sse9'", "avx2"], *arguments, env={"DSV4_CPU_ISA": "sse9"})
 
     def test_model_folder(self):
         for command in [["generate", "-p", "x"], ["chat"], ["tokenize"], ["detokenize"], ["inspect"]]:
@@ -271,7 +184,7 @@ class Usage(CliTestCase):
                 self.fails(1, [name, "Git LFS pointer", "git lfs pull"], "generate", "-m", folder, "-p", "x", "-n", "1")
 
     def completions(self, script, *words):
-        """What bash offers for the last word."""
+        """Returns the completions of bash for the last word."""
         command = ('source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dsv4; printf "%s\\n" "${COMPREPLY[@]}"')
         done = subprocess.run(["bash", "--norc", "-euc", command, "bash", script, "dsv4", *words], capture_output=True, cwd=self.tmp)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
@@ -290,19 +203,26 @@ class Usage(CliTestCase):
         self.assertEqual(set(self.completions(script, "generate", "--prompt-file", "a")), {"a file.txt", "a folder"})
         self.assertEqual(self.completions(script, "generate", "--temperature", ""), [""])
         self.assertEqual(self.completions(script, "completions", "z"), ["zsh"])
+        self.assertEqual(self.completions(script, "bench", "pre"), ["prefill"])
+        self.assertEqual(self.completions(script, "bench", "drafts", "--acc"), ["--acceptance"])
+        self.assertEqual(self.completions(script, "bench", "--acc"), [""])
+        self.assertEqual(self.completions(script, "bench", "linears", "--routing", ""), ["uniform", "zipf"])
 
     def test_completions_have_every_flag(self):
         for shell in ["bash", "zsh", "fish"]:
             script = self.ok("completions", shell).decode()
-            for command in COMMANDS:
-                flags = re.findall(r"^ +(?:-\w,)?--([a-z0-9-]+)", self.ok(command, "--help").decode(), re.MULTILINE)
+            for command in [*COMMANDS, *("bench " + part for part in BENCH_PARTS)]:
+                flags = re.findall(r"^ +(?:-\w,)?--([a-z0-9-]+)", self.ok(*command.split(), "--help").decode(), re.MULTILINE)
+                label = "'%s'" % command if " " in command else command
                 if shell == "bash":
-                    words = re.search(r"^    %s\) words '(.*)' ;;$" % command, script, re.MULTILINE).group(1).split()
+                    words = re.search(r"^    %s\) words '(.*)' ;;$" % label, script, re.MULTILINE).group(1).split()
                 elif shell == "zsh":
-                    block = re.search(r"^    %s\)\n(.*?);;$" % command, script, re.MULTILINE | re.DOTALL).group(1)
+                    block = re.search(r"^    %s\)\n(.*?);;$" % label, script, re.MULTILINE | re.DOTALL).group(1)
                     words = re.findall(r"'\*(-[a-zA-Z0-9-]+)\[", block)
                 else:
-                    lines = [x for x in script.splitlines() if "__fish_seen_subcommand_from %s'" % command in x]
+                    seen = "; and ".join("__fish_seen_subcommand_from " + word for word in command.split())
+                    end = "; and not" if command == "bench" else "'"
+                    lines = [x for x in script.splitlines() if f"-n '{seen}{end}" in x]
                     words = ["--" + x for line in lines for x in re.findall(r" -l ([a-z0-9-]+)", line)]
                 self.assertEqual({"--" + flag for flag in flags} - set(words), set(), (shell, command))
                 self.assertGreater(len(words), 0)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command line: arguments, standard streams, and files that are none."""
+"""The command line with hostile arguments, standard streams and files."""
 
 import json
 import os
@@ -10,7 +10,8 @@ from pathlib import Path
 
 from campaign import BINARY, HAS_NANO, SLOWNESS, Server, cases, main, run
 
-COMMANDS = ["generate", "chat", "logits", "perplexity", "tokenize", "detokenize", "encode", "parse", "inspect", "serve"]
+COMMANDS = ["generate", "chat", "logits", "perplexity", "tokenize", "detokenize", "encode", "parse", "inspect", "bench",
+            "synthesize", "serve"]
 ODD = ["", "-", "--", "-1", "0", "99999999999999999999", "1e9", "nan", "\x1b[31mred\x1b[0m", "\x07", "a\nb", "\u009b31m", "é" * 3000, "/dev/null",
        "/dev/zero", "/", ".", "no/such/file", "%s%n", "--model", "-m", "cuda:99999999999", "18446744073709551616TiB", "-0", "+", "=", "--port=="]
 
@@ -39,8 +40,8 @@ class CommandLine(unittest.TestCase):
                 args.append(generator.choice(flags[command]))
                 if generator.random() < 0.7:
                     args.append(generator.choice(ODD))
-            # What would run for long, or print what is not ours to judge.
-            if "--help" in args or command in ("serve", "generate", "chat", "perplexity", "logits"):
+            # These commands would run for long, or print text that this test cannot judge.
+            if "--help" in args or command in ("serve", "generate", "chat", "perplexity", "logits", "bench"):
                 args += ["-m", "no/such/folder"]
             run(*args, cwd=self.tmp)
 

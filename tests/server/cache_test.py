@@ -72,7 +72,7 @@ class SameBits(unittest.TestCase):
         self.assertEqual(off.metric("dsv4_cached_prefixes"), 0)
         off.stop()
 
-        flags = ["--kv-disk", self.folder, "--cut-interval", "64"]
+        flags = ["--kv-disk", self.folder, "--prefix-interval", "64"]
         first = self.serve(*flags)
         replies = ask_all(first)
         self.assertEqual([output(reply) for reply in replies], expected, "cold")

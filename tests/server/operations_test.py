@@ -56,10 +56,10 @@ class Mistakes(unittest.TestCase):
         self.refused(["--otlp-endpoint", "http://collector:99999"], "http://collector:99999", "port")
         self.refused(["--draft-threshold", 1.5], "--draft-threshold is '1.5'", "0 to 1", status=2)
         self.refused(["--host", ""], "--host is empty", status=2)
-        self.refused(["--kv-disk", ""], "--kv-disk needs a folder", status=2)
+        self.refused(["--kv-disk", ""], "--kv-disk is empty", status=2)
         self.refused(["--allowed-host", "http://dsv4.example"], "--allowed-host is 'http://dsv4.example'", status=2)
         self.refused(["--host", "192.0.2.1"], "cannot listen on 192.0.2.1", "--host takes an address of this machine")
-        self.refused(["--exchange-timeout", "nan"], "collective time-out nan")
+        self.refused(["--collective-timeout", "nan"], "collective time-out nan")
         self.refused(["--tls-cert", "/none.pem", "--tls-key", "/none.pem"], "/none.pem", "No such file or directory")
         for origin in ["https://chat.example/", "chat.example", "https://Chat.example", "https://a.example,https://b.example"]:
             self.refused(["--cors-origin", origin], "--cors-origin is '%s'" % origin, "https://chat.example")

@@ -95,7 +95,7 @@ class Ranks(unittest.TestCase):
         """SIGTERM while one rank waits for another: the stream gets an error, and the process ends once the late rank
         has arrived or was abandoned (GPUs abandon it after a second)."""
         late = 4
-        server = self.start_with("40:1:%d" % late, "--drain-timeout", "1", "--exchange-timeout", "1", "--on-device-failure", "exit")
+        server = self.start_with("40:1:%d" % late, "--drain-timeout", "1", "--collective-timeout", "1", "--on-device-failure", "exit")
         replies = []
         asked = self.ask_until_it_stands(server, replies)
         status = server.stop(timeout=late + 60)
@@ -108,7 +108,7 @@ class Ranks(unittest.TestCase):
             self.assertRegex(last, "shutting down|sent nothing to")
 
     def test_a_rank_that_never_comes_keeps_the_process_for_seconds_only(self):
-        server = self.start_with("40:1:3600", "--drain-timeout", "1", "--exchange-timeout", "1", "--on-device-failure", "exit")
+        server = self.start_with("40:1:3600", "--drain-timeout", "1", "--collective-timeout", "1", "--on-device-failure", "exit")
         replies = []
         asked = self.ask_until_it_stands(server, replies)
         server.process.send_signal(signal.SIGTERM)
