@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <new>
 #include <numeric>
 #include <thread>
@@ -180,7 +181,7 @@ std::vector<std::pair<std::string, std::string>> Source::DescribeConfig() const 
   add("experts_per_token", c.experts_per_token);
   add("num_hash_layers", c.num_hash_layers);
   add("routed_scaling_factor", c.routed_scaling_factor);
-  add("swiglu_limit", c.swiglu_limit);
+  add("swiglu_limit", std::isinf(c.swiglu_limit) ? std::string("none") : StrCat(c.swiglu_limit));
   add("hc_mult", c.hc_mult);
   add("hc_sinkhorn_iters", c.hc_sinkhorn_iters);
   add("hc_eps", c.hc_eps);

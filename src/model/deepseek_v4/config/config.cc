@@ -1,12 +1,15 @@
 #include "model/deepseek_v4/config/config.h"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "model/deepseek_v4/config/config_reader.h"
+#include "model/deepseek_v4/config/read_rope.h"
+#include "model/deepseek_v4/config/read_schedule.h"
 
 namespace dsv4::deepseek_v4 {
 
@@ -26,7 +29,7 @@ void CheckArchitecture(ConfigReader& in) {
 
 void CheckFixedChoices(ConfigReader& in) {
   in.Expect({"num_key_value_heads"}, 1);
-  in.Expect({"n_shared_experts"}, 1);
+  in.Expect({"n_shared_experts", "num_shared_experts"}, 1);
   in.Expect({"scoring_func", "score_func"}, "sqrtsoftplus");
   in.Expect({"topk_method"}, "noaux_tc");
   in.Expect({"norm_topk_prob"}, true);
@@ -34,107 +37,15 @@ void CheckFixedChoices(ConfigReader& in) {
   in.Expect({"hidden_act"}, "silu");
   in.Expect({"attention_bias"}, false);
   in.Expect({"mlp_bias"}, false);
-  in.Expect({"rope_scaling.type", "rope_scaling.rope_type", "rope_parameters.compress.rope_type"}, "yarn");
-  in.Expect({"rope_parameters.main.rope_type"}, "default");
   in.Expect({"rope_interleave"}, true);
-}
-
-// An entry of the official list is a ratio, of transformers' list a name. Null: neither.
-const LayerRule* RuleOf(const Json& entry, bool ratio) {
-  if (ratio) return entry.is_number_integer() ? FindLayerRule(entry.get<int64_t>()) : nullptr;
-  for (const LayerRule& rule : kLayerRules) {
-    if (entry == rule.other) return &rule;
-  }
-  return nullptr;
-}
-
-std::string AcceptedRules(bool ratio) {
-  std::string all;
-  for (const LayerRule& rule : kLayerRules) {
-    const std::string one = ratio ? StrCat(rule.ratio) : StrCat("\"", rule.other, "\"");
-    all += StrCat(all.empty() ? "" : ", ", one);
-  }
-  return all;
-}
-
-// Reads the official list, or transformers' layer_types with compress_rates. Entries after the last layer belong to
-// draft modules. There is no default: transformers' default matches no released model.
-void ReadSchedule(ConfigReader& in, Config& c) {
-  const Json* ratios = in.Find({"compress_ratios"});
-  const Json* types = in.Find({"layer_types"});
-  const Json* list = ratios != nullptr ? ratios : types;
-  if (list == nullptr) return in.Fail("compress_ratios (also read as layer_types) is missing");
-  const std::string_view field = ratios != nullptr ? "compress_ratios" : "layer_types";
-  if (!list->is_array() || static_cast<int64_t>(list->size()) < c.num_layers) {
-    return in.Fail(StrCat(field, " is ", Shown(*list), "; accepted: a list of at least ", c.num_layers,
-                          " entries, one per layer"));
-  }
-  for (size_t i = 0; i < static_cast<size_t>(c.num_layers); ++i) {
-    const Json& entry = (*list)[i];
-    const std::string name = StrCat(field, "[", i, "]");
-    const LayerRule* rule = RuleOf(entry, ratios != nullptr);
-    if (rule == nullptr)
-      return in.Fail(StrCat(name, " is ", Shown(entry), "; accepted: ", AcceptedRules(ratios != nullptr)));
-    c.compress_ratios.push_back(rule->ratio);
-  }
-  for (const LayerRule& rule : kLayerRules) {
-    const std::string rate = StrCat("compress_rates.", rule.other);
-    if (ratios == nullptr && rule.ratio != 0) in.Expect({rate}, rule.ratio);
-  }
-}
-
-// Reads num_hash_layers, or transformers' mlp_layer_types: "hash_moe" in the first layers, then "moe".
-void ReadHashLayers(ConfigReader& in, Config& c) {
-  const Json* types = in.Find({"num_hash_layers", "n_hash_layers"}) == nullptr ? in.Find({"mlp_layer_types"}) : nullptr;
-  if (types == nullptr) {
-    c.num_hash_layers = in.Int({"num_hash_layers", "n_hash_layers"}, 0, c.num_layers);
-    return;
-  }
-  const bool long_enough = types->is_array() && static_cast<int64_t>(types->size()) >= c.num_layers;
-  bool learned = false;
-  for (size_t i = 0; long_enough && i < static_cast<size_t>(c.num_layers); ++i) {
-    const Json& entry = (*types)[i];
-    if (entry == "moe") {
-      learned = true;
-    } else if (entry == "hash_moe" && !learned) {
-      ++c.num_hash_layers;
-    } else {
-      return in.Fail(
-          StrCat("mlp_layer_types[", i, "] is ", Shown(entry), "; accepted: \"hash_moe\" first, then \"moe\""));
-    }
-  }
-  if (!long_enough) in.Fail(StrCat("mlp_layer_types is ", Shown(*types), "; accepted: one entry per layer"));
-}
-
-void ReadRope(ConfigReader& in, Config& c) {
-  if (in.Find({"qk_rope_head_dim", "rope_head_dim"}) != nullptr) {
-    c.rope_dim = in.Int({"qk_rope_head_dim", "rope_head_dim"}, 2, c.head_dim);
-  } else if (in.Find({"partial_rotary_factor", "rope_parameters.main.partial_rotary_factor"}) != nullptr) {
-    const double part = in.Number({"partial_rotary_factor", "rope_parameters.main.partial_rotary_factor"}, 0, 1);
-    const double dims = part * static_cast<double>(c.head_dim);
-    c.rope_dim = static_cast<int64_t>(dims);
-    if (static_cast<double>(c.rope_dim) != dims) {
-      in.Fail(StrCat("partial_rotary_factor is ", part, ": not a whole number of the ", c.head_dim, " channels"));
-    }
-  } else {
-    in.Fail("qk_rope_head_dim (also read as rope_head_dim, partial_rotary_factor) is missing");
-  }
-  c.rope_theta = in.Number({"rope_theta", "rope_parameters.main.rope_theta"}, 1, 1e12);
-  c.compress_rope_theta = in.Number({"compress_rope_theta", "rope_parameters.compress.rope_theta"}, 1, 1e12);
-  c.yarn_factor = in.Number({"rope_scaling.factor", "rope_factor", "rope_parameters.compress.factor"}, 1, 1e6);
-  c.yarn_original_positions = in.Number({"rope_scaling.original_max_position_embeddings", "original_seq_len",
-                                         "rope_parameters.compress.original_max_position_embeddings"},
-                                        1, 1e9);
-  c.yarn_beta_fast = in.Number({"rope_scaling.beta_fast", "beta_fast", "rope_parameters.compress.beta_fast"}, 1e-6, 1e6,
-                               32);
-  c.yarn_beta_slow = in.Number({"rope_scaling.beta_slow", "beta_slow", "rope_parameters.compress.beta_slow"}, 1e-6, 1e6,
-                               1);
-  if (in.status().ok() && c.yarn_beta_fast < c.yarn_beta_slow) {
-    in.Fail(
-        StrCat("rope_scaling.beta_fast is ", c.yarn_beta_fast, "; accepted: at least beta_slow, ", c.yarn_beta_slow));
-  }
-  const auto extended = static_cast<int64_t>(std::min(c.yarn_factor * c.yarn_original_positions, 134217728.0));
-  c.max_positions = in.Int({"max_position_embeddings"}, 1, int64_t{1} << 27, std::max<int64_t>(extended, 1));
+  // Fields of relatives of V4. The layers, the router and the indexer do not compute them.
+  in.Expect({"first_k_dense_replace"}, 0);
+  in.Expect({"moe_layer_freq"}, 1);
+  in.Expect({"n_group"}, 1);
+  in.Expect({"topk_group"}, 1);
+  in.Expect({"index_topk_freq"}, 1);
+  in.Expect({"attn_logit_softcapping"}, 0);
+  in.Expect({"final_logit_softcapping"}, 0);
 }
 
 // Defaults of missing ids: <|begin_of_sentence|> 0, <|end_of_sentence|> 1.
@@ -191,11 +102,12 @@ Result<Config> ParseConfig(const std::string& json_text, const std::string& what
   c.o_lora_rank = in.Int({"o_lora_rank"}, 1, 1 << 17);
   c.window = in.Int({"sliding_window", "window_size"}, 1, 1 << 20);
   c.moe_intermediate = in.Int({"moe_intermediate_size", "moe_inter_dim"}, 1, 1 << 20);
-  c.num_experts = in.Int({"n_routed_experts", "num_local_experts"}, 1, 1 << 16);
+  c.num_experts = in.Int({"n_routed_experts", "num_local_experts", "num_experts"}, 1, 1 << 16);
   c.num_shared_experts = 1;
   c.experts_per_token = in.Int({"num_experts_per_tok", "n_activated_experts"}, 1, 1024);
   c.routed_scaling_factor = static_cast<float>(in.Number({"routed_scaling_factor", "route_scale"}, 1e-6, 1e6));
-  c.swiglu_limit = static_cast<float>(in.Number({"swiglu_limit"}, 1e-6, 1e6));
+  c.swiglu_limit = in.IsNull("swiglu_limit") ? std::numeric_limits<float>::infinity()
+                                             : static_cast<float>(in.Number({"swiglu_limit"}, 1e-6, 1e6));
   c.index_heads = in.Int({"index_n_heads"}, 1, 4096);
   c.index_head_dim = in.Int({"index_head_dim"}, 32, 4096);
   c.index_topk = in.Int({"index_topk"}, 1, 1 << 20);

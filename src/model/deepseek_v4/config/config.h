@@ -57,7 +57,7 @@ struct Config {
   int64_t experts_per_token = 0;   // A
   int64_t num_hash_layers = 0;
   float routed_scaling_factor = 0;
-  float swiglu_limit = 0;
+  float swiglu_limit = 0;      // infinite: none
   int64_t index_heads = 0;     // Ni
   int64_t index_head_dim = 0;  // Di
   int64_t index_topk = 0;      // K

@@ -40,27 +40,36 @@ class ConfigReader {
   }
 
   // The field by any of its names; "a.b" is field b of object a. Null counts as absent. If two names have different
-  // values, that is an error.
-  const Json* Find(Names names) {
+  // values, that is an error. `name`, if given, receives the name that was found, or the first.
+  const Json* Find(Names names, std::string_view* name = nullptr) {
     const Json* found = nullptr;
-    std::string_view found_name;
-    for (const std::string_view name : names) {
-      const Json* value = FindPath(name);
+    std::string_view found_name = *names.begin();
+    for (const std::string_view one : names) {
+      const Json* value = FindPath(one);
       if (value == nullptr || value->is_null()) continue;
       if (found == nullptr) {
         found = value;
-        found_name = name;
+        found_name = one;
       } else if (*found != *value) {
-        Fail(StrCat(found_name, " is ", Shown(*found), " but ", name, " is ", Shown(*value)));
+        Fail(StrCat(found_name, " is ", Shown(*found), " but ", one, " is ", Shown(*value)));
       }
     }
+    if (name != nullptr) *name = found_name;
     return found;
   }
 
+  // The value at one path; null: absent.
+  const Json* At(std::string_view path) const { return FindPath(path); }
+  bool IsNull(std::string_view path) const {
+    const Json* value = FindPath(path);
+    return value != nullptr && value->is_null();
+  }
+
   int64_t Int(Names names, int64_t low, int64_t high, std::optional<int64_t> fallback = {}) {
-    const Json* value = Require(names, fallback.has_value());
+    std::string_view name;
+    const Json* value = Require(names, fallback.has_value(), &name);
     if (value == nullptr) return fallback.value_or(0);
-    return IntOf(*names.begin(), *value, low, high);
+    return IntOf(name, *value, low, high);
   }
 
   int64_t IntOf(std::string_view field, const Json& value, int64_t low, int64_t high) {
@@ -77,11 +86,12 @@ class ConfigReader {
 
   // A number in [low, high].
   double Number(Names names, double low, double high, std::optional<double> fallback = {}) {
-    const Json* value = Require(names, fallback.has_value());
+    std::string_view name;
+    const Json* value = Require(names, fallback.has_value(), &name);
     if (value == nullptr) return fallback.value_or(0);
     const double x = value->is_number() ? value->get<double>() : std::nan("");
     if (!(x >= low && x <= high)) {
-      Fail(StrCat(*names.begin(), " is ", Shown(*value), "; accepted: a number from ", low, " to ", high));
+      Fail(StrCat(name, " is ", Shown(*value), "; accepted: a number from ", low, " to ", high));
       return 0;
     }
     return x;
@@ -89,8 +99,9 @@ class ConfigReader {
 
   // A field for which the code supports one value; it may be absent.
   void Expect(Names names, const Json& accepted) {
-    const Json* value = Find(names);
-    if (value != nullptr && *value != accepted) Refuse(*names.begin(), *value, Shown(accepted));
+    std::string_view name;
+    const Json* value = Find(names, &name);
+    if (value != nullptr && *value != accepted) Refuse(name, *value, Shown(accepted));
   }
 
  private:
@@ -107,12 +118,12 @@ class ConfigReader {
     }
   }
 
-  const Json* Require(Names names, bool optional) {
-    const Json* value = Find(names);
+  const Json* Require(Names names, bool optional, std::string_view* name) {
+    const Json* value = Find(names, name);
     if (value == nullptr && !optional) {
       std::string others;
-      for (const std::string_view name : names) {
-        if (name != *names.begin()) others += StrCat(others.empty() ? " (also read as " : ", ", name);
+      for (const std::string_view other : names) {
+        if (other != *names.begin()) others += StrCat(others.empty() ? " (also read as " : ", ", other);
       }
       if (!others.empty()) others += ")";
       Fail(StrCat(*names.begin(), others, " is missing"));

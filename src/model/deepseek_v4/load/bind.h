@@ -24,13 +24,15 @@ struct BindOptions {
 struct BindReport {
   // tensors of a draft module (mtp.*) that is not bound, with the files' names
   std::vector<std::string> unused_tensors;
+  // values that the model does not use: an infinite input_scale, inv_freq, scales of a KV cache or next to BF16
+  std::vector<std::string> skipped_tensors;
   std::vector<FormatSummary> formats;  // formats of the bound weights, in order of first use
   int64_t weight_bytes = 0;            // bytes of the bound weights in the files
   int64_t widened_bytes = 0;           // bytes that were copied: vectors as f32, hash tables as i32
 };
 
 // Returns views of everything that the config requires. The type and the siblings of a tensor determine its format.
-// Accepts official and transformers' names, with or without `model.`. These are errors: a tensor that is missing,
+// Accepts every spelling of OfficialName, mixed in any way. These are errors: a tensor that is missing,
 // unknown, present twice, or of another shape or type; NaN or infinity in vectors and scales; hash tables with experts
 // that do not exist. An error is one line with the tensor's name, both shapes and its file. Weights::storage keeps
 // `source` alive. `report` may be null.

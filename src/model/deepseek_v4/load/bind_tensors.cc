@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "base/str.h"
+#include "model/deepseek_v4/load/nearest_name.h"
 #include "model/deepseek_v4/schema/bind_names.h"
+#include "model/deepseek_v4/schema/other_tensors.h"
 
 namespace dsv4::deepseek_v4 {
 
@@ -53,17 +55,33 @@ TensorBinder::TensorBinder(std::shared_ptr<const TensorSource> source, const Bin
     const std::string_view name = OfficialName(tensor.name, rewritten_);
     const auto id = static_cast<int32_t>(official_.size());
     official_.push_back(name);
-    if (IsCompressedTensorsName(name)) {
-      Fail(Unsupported(
-          StrCat("'", source_.FileOf(tensor), "': tensor '", tensor.name,
-                 "' belongs to the compressed-tensors layout, which is not supported; convert the checkpoint to "
-                 "ModelOpt's names (weight, weight_scale, weight_scale_2)")));
-    }
     if (const int32_t other = names_.Insert(name, id); other >= 0) {
       const FileTensor& first = source_.tensors()[static_cast<size_t>(other)];
       Fail(tensor, StrCat("is present twice: '", first.name, "' in '", source_.FileOf(first), "' is the same tensor"));
     }
   }
+  RefuseForeign();
+}
+
+// The first tensor that no checkpoint of an accepted format has.
+void TensorBinder::RefuseForeign() {
+  const ForeignFormat* found = nullptr;
+  const FileTensor* sign = nullptr;
+  for (size_t i = 0; i < official_.size(); ++i) {
+    const FileTensor& tensor = source_.tensors()[i];
+    if (IsRowOfTransformers58(official_[i])) {
+      return Fail(Unsupported(StrCat("'", source_.FileOf(tensor), "': tensor '", tensor.name,
+                                     "' is one row of a matrix that transformers 5.8 cut by mistake; save the model "
+                                     "again with transformers 5.9 or later")));
+    }
+    const ForeignFormat* format = ForeignFormatOf(official_[i]);
+    if (format == nullptr || (found != nullptr && found <= format)) continue;
+    found = format;
+    sign = &tensor;
+  }
+  if (found == nullptr) return;
+  Fail(Unsupported(StrCat("'", source_.FileOf(*sign), "': tensor '", sign->name, "' belongs to ", found->what,
+                          ", which dsv4 does not read; ", kUseAnother)));
 }
 
 void TensorBinder::Fail(Status status) {
@@ -85,9 +103,18 @@ const FileTensor* TensorBinder::Find(std::string_view name) {
 const FileTensor* TensorBinder::Take(std::string_view name, std::string_view expected) {
   const FileTensor* tensor = Find(name);
   if (tensor == nullptr) {
+    if (status_.ok()) missing_ = name;
     Fail(NotFound(StrCat("'", source_.where(), "': tensor '", name, "' is missing; expected ", expected)));
   }
   return tensor;
+}
+
+void TensorBinder::NameNearest(const Config& config) {
+  const int nearest = NearestUnknown(config, missing_, official_);
+  if (nearest < 0) return;
+  const FileTensor& tensor = source_.tensors()[static_cast<size_t>(nearest)];
+  status_ = NotFound(StrCat(status_.message(), "; the most similar tensor that is unknown is '", tensor.name,
+                            "' of shape ", tensor.shape.ToString()));
 }
 
 bool TensorBinder::HasShape(const FileTensor& tensor, const Shape& expected, std::string_view why) {
@@ -137,8 +164,7 @@ void TensorBinder::ResolveScales(std::string_view name, Parts& parts, int64_t co
   }
   if (!f.global_scale) return;
   CheckGlobalScale(*parts.global_scale, count);
-  // Static activation scales are not used (they overflow E4M3 block scales), but a broken one means a broken file.
-  if (const FileTensor* input = Find(StrCat(name, ".input_scale")); input != nullptr) CheckGlobalScale(*input, count);
+  if (const FileTensor* input = Find(StrCat(name, ".input_scale")); input != nullptr) CheckInputScale(*input, count);
 }
 
 // Null: this weight type is not supported.
@@ -168,8 +194,27 @@ void TensorBinder::CheckGlobalScale(const FileTensor& tensor, int64_t count) {
   }
 }
 
+// Static activation scales are not used (they overflow E4M3 block scales), but a broken one means a broken file. The
+// scale of an expert without tokens in the calibration may be infinite.
+void TensorBinder::CheckInputScale(const FileTensor& tensor, int64_t count) {
+  bool infinite = false;
+  if (tensor.dtype_known && tensor.dtype == DType::kF32) {
+    for (int64_t i = 0; i < tensor.shape.num_elements(); ++i) infinite |= std::isinf(LoadF32(tensor.data + 4 * i));
+  }
+  if (!infinite) return CheckGlobalScale(tensor, count);
+  report_.skipped_tensors.emplace_back(tensor.name);
+}
+
 float TensorBinder::GlobalScale(const FileTensor& tensor, int64_t index) const {
   return LoadF32(tensor.data + 4 * (tensor.shape.num_elements() > 1 ? index : 0));
+}
+
+void TensorBinder::FailOnType(const FileTensor& codes) {
+  const bool packed = codes.dtype_name == "I32" || codes.dtype_name == "U32";
+  Fail(
+      Unsupported(StrCat("'", source_.FileOf(codes), "': tensor '", codes.name, "' has type ", codes.dtype_name,
+                         "; accepted: F32, BF16, F8_E4M3, I8 (MXFP4), U8 (NVFP4)",
+                         packed ? "; these are packed integers (MLX, GPTQ or AWQ): " : "", packed ? kUseAnother : "")));
 }
 
 TensorBinder::Parts TensorBinder::Resolve(std::string_view name, int64_t count, int64_t rows, int64_t cols) {
@@ -180,11 +225,17 @@ TensorBinder::Parts TensorBinder::Resolve(std::string_view name, int64_t count, 
   const FileTensor& codes = *parts.codes;
   const WeightFormatInfo* f = FormatOf(name, codes);
   if (f == nullptr) {
-    Fail(Unsupported(StrCat("'", source_.FileOf(codes), "': tensor '", codes.name, "' has type ", codes.dtype_name,
-                            "; accepted: F32, BF16, F8_E4M3, I8 (MXFP4), U8 (NVFP4)")));
+    FailOnType(codes);
     return parts;
   }
   parts.format = f->format;
+  if (f->packed() && (codes.dtype == DType::kI8 || codes.dtype == DType::kU8) && codes.shape == plain) {
+    Fail(Unsupported(StrCat("'", source_.FileOf(codes), "': tensor '", codes.name,
+                            "' holds integers of 8 bits (W8A8 or "
+                            "W8A16), which dsv4 does not read; ",
+                            kUseAnother)));
+    return parts;
+  }
   if (!HasShape(codes, f->packed() ? Stacked(count, rows, cols / 2) : plain,
                 f->packed() ? ", two values per byte" : ""))
     return parts;
@@ -306,8 +357,22 @@ Tensor TensorBinder::Ids(std::string_view name, int64_t rows, int64_t cols, int6
   return {ids, DType::kI32, shape};
 }
 
-void TensorBinder::Forbid(std::string_view name, std::string_view why) {
-  if (const FileTensor* tensor = Find(name); tensor != nullptr) Fail(*tensor, StrCat("is not expected: ", why));
+void TensorBinder::ExpectExperts(std::string_view name, std::string_view of, int64_t experts) {
+  const int32_t id = names_.Find(StrCat(name, ".weight"));
+  if (id < 0) return;
+  const FileTensor& router = source_.tensors()[static_cast<size_t>(id)];
+  if (router.shape.rank() != 2 || router.shape[0] == experts) return;
+  Fail(router, StrCat("has shape ", router.shape.ToString(), ": ", of, " has ", router.shape[0],
+                      " experts, and n_routed_experts of config.json is ", experts,
+                      "; every layer must have that number, so take config.json and weights of one checkpoint that was "
+                      "not pruned layer by layer"));
+}
+
+void TensorBinder::ForbidBoth(std::string_view name, std::string_view other) {
+  const FileTensor* tensor = Find(StrCat(name, ".weight"));
+  if (tensor == nullptr) return;
+  const FileTensor& stack = *Find(StrCat(other, ".weight"));
+  Fail(*tensor, StrCat("is present twice: '", stack.name, "' in '", source_.FileOf(stack), "' has this expert, too"));
 }
 
 void TensorBinder::CheckScales(const Scales& scales) {
@@ -327,15 +392,27 @@ void TensorBinder::CheckScales(const Scales& scales) {
   if (bad) Fail(*scales.tensor, "holds NaN or infinite block scales");
 }
 
+// A scale of a matrix that needs none, or a scale of activations.
+bool TensorBinder::IsOrphanScale(std::string_view name) const {
+  const std::string_view matrix = MatrixOfScale(name);
+  const int32_t id = matrix.empty() ? -1 : names_.Find(StrCat(matrix, ".weight"));
+  if (id < 0 || !used_[static_cast<size_t>(id)]) return false;
+  const FileTensor& codes = source_.tensors()[static_cast<size_t>(id)];
+  return codes.dtype == DType::kBf16 || codes.dtype == DType::kF32 || name.ends_with(".input_scale");
+}
+
 Status TensorBinder::Finish(bool with_drafts, BindReport& report) {
   for (size_t i = 0; status_.ok() && i < used_.size(); ++i) {
     const FileTensor& tensor = source_.tensors()[i];
     if (used_[i]) continue;
-    if (with_drafts ? !IsCopyInDraft(official_[i]) : !IsDraftName(official_[i])) {
+    if (with_drafts ? IsCopyInDraft(official_[i]) : IsDraftName(official_[i])) {
+      report_.unused_tensors.emplace_back(tensor.name);
+    } else if (IsUnusedValue(official_[i]) || IsOrphanScale(official_[i])) {
+      report_.skipped_tensors.emplace_back(tensor.name);
+    } else {
       Fail(tensor,
            StrCat("of shape ", tensor.shape.ToString(), " is unknown: no part of the model in config.json uses it"));
     }
-    report_.unused_tensors.emplace_back(tensor.name);
   }
 
   int64_t fp4_bytes = 0;

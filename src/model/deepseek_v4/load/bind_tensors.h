@@ -30,6 +30,10 @@ class TensorBinder {
   TensorBinder(std::shared_ptr<const TensorSource> source, const BindOptions& options);
 
   const Status& status() const { return status_; }
+  // The tensor whose absence is the error; empty: there is none, or another error.
+  const std::string& missing() const { return missing_; }
+  // Adds to the error which unknown tensor the missing one may be.
+  void NameNearest(const Config& config);
   bool Has(std::string_view name) const { return names_.Find(name) >= 0; }
 
   // A matrix [rows, cols] in any weight format, `name` without `.weight`.
@@ -48,11 +52,14 @@ class TensorBinder {
   // I64 or I32 [rows, cols] as owned i32, each in [0, limit).
   Tensor Ids(std::string_view name, int64_t rows, int64_t cols, int64_t limit);
 
-  // `name` must not be present; `why` is the reason for the error.
-  void Forbid(std::string_view name, std::string_view why);
+  // The router `name` of `of` ("layer 3") must have a row for each of `experts`.
+  void ExpectExperts(std::string_view name, std::string_view of, int64_t experts);
+
+  // The matrix `name` (without `.weight`) must not be present: the stack `other` has it.
+  void ForbidBoth(std::string_view name, std::string_view other);
 
   // The checks that need all tensors bound: unknown tensors, then block scales. Fills the report. Tensors of a draft
-  // module may remain unless it was bound.
+  // module may remain unless it was bound, and values that the model does not use.
   Status Finish(bool with_drafts, BindReport& report);
 
   std::shared_ptr<const void> storage() const { return storage_; }
@@ -76,6 +83,7 @@ class TensorBinder {
   const FileTensor* Find(std::string_view name);
   const FileTensor* Take(std::string_view name, std::string_view expected);
   bool HasShape(const FileTensor& tensor, const Shape& expected, std::string_view why = {});
+  void FailOnType(const FileTensor& codes);
   void Account(const FileTensor& tensor, std::string_view format, int64_t elements);
 
   // `count`: 0 for a separate matrix, otherwise the length of the stack.
@@ -84,6 +92,9 @@ class TensorBinder {
   const WeightFormatInfo* FormatOf(std::string_view name, const FileTensor& codes);
   const FileTensor* TakeScale(std::string_view name, const WeightFormatInfo& format, std::string_view expected);
   void CheckGlobalScale(const FileTensor& tensor, int64_t count);
+  void CheckInputScale(const FileTensor& tensor, int64_t count);
+  void RefuseForeign();
+  bool IsOrphanScale(std::string_view name) const;
   float GlobalScale(const FileTensor& tensor, int64_t index) const;
   QuantTensor View(const Parts& parts, int64_t index, int64_t stack_rows, int64_t first_row, int64_t rows,
                    int64_t cols) const;
@@ -93,6 +104,7 @@ class TensorBinder {
   const TensorSource& source_;
   BindOptions options_;
   Status status_;
+  std::string missing_;
   std::deque<std::string> rewritten_;       // official names that differ from the file's
   std::vector<std::string_view> official_;  // by tensor number
   std::vector<bool> used_;                  // by tensor number

@@ -7,18 +7,15 @@
 
 namespace dsv4::deepseek_v4 {
 
-// Returns the official name of the tensor that a file calls `name`: without a `model.` prefix, transformers' names
-// replaced, `.weight_scale_inv` as `.scale`. Stacked experts become `layers.N.ffn.experts.gate_up.weight` /
-// `.down.weight`. The result is a view into `name` or, if it was rewritten, into `storage`. Unknown names are returned
-// unchanged.
+// Returns the official name of the tensor that a file calls `name`: without a `model.` prefix, other spellings of each
+// component replaced, `.weight_scale_inv` as `.scale`. Stacked experts become `layers.N.ffn.experts.gate_up.weight` /
+// `.down.weight`. The result is a view into `name` or, if it was rewritten, into `storage`. Unknown components are not
+// changed.
 std::string_view OfficialName(std::string_view name, std::deque<std::string>& storage);
 
 // Names of draft modules (docs/dev/model.md). They are accepted if the module is not bound.
 bool IsDraftName(std::string_view official_name);
 // The copy of the model's embedding or output matrix that an MTP block may have. It is never bound.
 bool IsCopyInDraft(std::string_view official_name);
-
-// A name of the compressed-tensors layout, whose global scale is a reciprocal.
-bool IsCompressedTensorsName(std::string_view official_name);
 
 }  // namespace dsv4::deepseek_v4

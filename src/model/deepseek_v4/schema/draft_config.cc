@@ -47,7 +47,7 @@ Status Lacks(const TensorSource& source, DraftModule wanted, DraftModule has) {
   const std::string_view marker = wanted == DraftModule::kMtp ? kMtpMarker : kDsparkMarker;
   return NotFound(StrCat(
       "'", source.where(), "' has no ", NameOf(wanted), " module (", marker, "), ",
-      has == DraftModule::kNone ? std::string("and no other draft module") : StrCat("but a ", NameOf(has), " module"),
+      has == DraftModule::kNone ? std::string("and no other draft module") : StrCat("but ", NameOf(has), "'s module"),
       "; use --speculate auto, lookup or off"));
 }
 

@@ -14,179 +14,179 @@ using Owner = const WeightOwner&;
 using Sizes = const Letters&;
 
 constexpr WeightRow kModelRows[] = {
-    {"embed.weight", "embed_tokens.weight", kEmbedding, kWhole, kAlways,
+    {"embed.weight", kEmbedding, kWhole, kAlways,
      [](Sizes s) {
        return Shape{s.V, s.D};
      },
      [](Owner w) -> Field { return w.model->embed; }},
-    {"layers", "layers", kLayers},
-    {"hc_head_fn", "hc_head.hc_fn", kMix, kWhole, kAlways,
+    {"layers", kLayers},
+    {"hc_head_fn", kMix, kWhole, kAlways,
      [](Sizes s) {
        return Shape{s.H, s.H * s.D};
      },
      [](Owner w) -> Field { return w.model->hc_head.fn; }},
-    {"hc_head_base", "hc_head.hc_base", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.H}; },
+    {"hc_head_base", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.H}; },
      [](Owner w) -> Field { return w.model->hc_head.base; }},
-    {"hc_head_scale", "hc_head.hc_scale", kVector, kWhole, kAlways, [](Sizes) { return Shape{1}; },
+    {"hc_head_scale", kVector, kWhole, kAlways, [](Sizes) { return Shape{1}; },
      [](Owner w) -> Field { return w.model->hc_head.scale; }},
-    {"norm.weight", "norm.weight", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.D}; },
+    {"norm.weight", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.D}; },
      [](Owner w) -> Field { return w.model->norm; }},
-    {"head", "lm_head", kDense, kRows, kAlways,
+    {"head", kDense, kRows, kAlways,
      [](Sizes s) {
        return Shape{s.V, s.D};
      },
      [](Owner w) -> Field { return w.model->head; }},
-    {"", "", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.Dr / 2}; },
+    {"", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.Dr / 2}; },
      [](Owner w) -> Field { return w.model->plain_frequencies; }},
-    {"", "", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.Dr / 2}; },
+    {"", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.Dr / 2}; },
      [](Owner w) -> Field { return w.model->compress_frequencies; }},
-    {"mtp", "mtp", kStages},
+    {"mtp", kStages},
 };
 
 constexpr WeightRow kLayerRows[] = {
-    {"hc_attn_fn", "attn_hc.fn", kMix, kWhole, kAlways,
+    {"hc_attn_fn", kMix, kWhole, kAlways,
      [](Sizes s) {
        return Shape{(2 + s.H) * s.H, s.H * s.D};
      },
      [](Owner w) -> Field { return w.layer->hc_attn.fn; }},
-    {"hc_attn_base", "attn_hc.base", kVector, kWhole, kAlways, [](Sizes s) { return Shape{(2 + s.H) * s.H}; },
+    {"hc_attn_base", kVector, kWhole, kAlways, [](Sizes s) { return Shape{(2 + s.H) * s.H}; },
      [](Owner w) -> Field { return w.layer->hc_attn.base; }},
-    {"hc_attn_scale", "attn_hc.scale", kVector, kWhole, kAlways, [](Sizes) { return Shape{3}; },
+    {"hc_attn_scale", kVector, kWhole, kAlways, [](Sizes) { return Shape{3}; },
      [](Owner w) -> Field { return w.layer->hc_attn.scale; }},
-    {"attn_norm.weight", "input_layernorm.weight", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.D}; },
+    {"attn_norm.weight", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.D}; },
      [](Owner w) -> Field { return w.layer->attn_norm; }},
 
-    {"attn.wq_a", "self_attn.q_a_proj", kDense, kWhole, kAlways,
+    {"attn.wq_a", kDense, kWhole, kAlways,
      [](Sizes s) {
        return Shape{s.Rq, s.D};
      },
      [](Owner w) -> Field { return w.layer->attn.q_a; }},
-    {"attn.q_norm.weight", "self_attn.q_a_norm.weight", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.Rq}; },
+    {"attn.q_norm.weight", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.Rq}; },
      [](Owner w) -> Field { return w.layer->attn.q_a_norm; }},
-    {"attn.wq_b", "self_attn.q_b_proj", kDense, kHeads, kAlways,
+    {"attn.wq_b", kDense, kHeads, kAlways,
      [](Sizes s) {
        return Shape{s.N * s.Dh, s.Rq};
      },
      [](Owner w) -> Field { return w.layer->attn.q_b; }},
-    {"attn.wkv", "self_attn.kv_proj", kDense, kWhole, kAlways,
+    {"attn.wkv", kDense, kWhole, kAlways,
      [](Sizes s) {
        return Shape{s.Dh, s.D};
      },
      [](Owner w) -> Field { return w.layer->attn.kv_proj; }},
-    {"attn.kv_norm.weight", "self_attn.kv_norm.weight", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.Dh}; },
+    {"attn.kv_norm.weight", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.Dh}; },
      [](Owner w) -> Field { return w.layer->attn.kv_norm; }},
-    {"attn.attn_sink", "self_attn.sinks", kVector, kHeads, kAlways, [](Sizes s) { return Shape{s.N}; },
+    {"attn.attn_sink", kVector, kHeads, kAlways, [](Sizes s) { return Shape{s.N}; },
      [](Owner w) -> Field { return w.layer->attn.sink; }},
-    {"attn.wo_a", "self_attn.o_a_proj", kDense, kGroups, kAlways,
+    {"attn.wo_a", kDense, kGroups, kAlways,
      [](Sizes s) {
        return Shape{s.G * s.Ro, s.N * s.Dh / s.G};
      },
      [](Owner w) -> Field { return w.layer->attn.o_a; }},
-    {"attn.wo_b", "self_attn.o_b_proj", kDense, kGroupColumns, kAlways,
+    {"attn.wo_b", kDense, kGroupColumns, kAlways,
      [](Sizes s) {
        return Shape{s.D, s.G * s.Ro};
      },
      [](Owner w) -> Field { return w.layer->attn.o_b; }},
-    {"", "", kDense, kWhole, kRanks,
+    {"", kDense, kWhole, kRanks,
      [](Sizes s) {
        return Shape{s.N * s.Dh, s.Rq};
      },
      [](Owner w) -> Field { return w.layer->attn.whole.q_b; }},
-    {"", "", kVector, kWhole, kRanks, [](Sizes s) { return Shape{s.N}; },
+    {"", kVector, kWhole, kRanks, [](Sizes s) { return Shape{s.N}; },
      [](Owner w) -> Field { return w.layer->attn.whole.sink; }},
-    {"", "", kDense, kWhole, kRanks,
+    {"", kDense, kWhole, kRanks,
      [](Sizes s) {
        return Shape{s.G * s.Ro, s.N * s.Dh / s.G};
      },
      [](Owner w) -> Field { return w.layer->attn.whole.o_a; }},
-    {"", "", kDense, kWhole, kRanks,
+    {"", kDense, kWhole, kRanks,
      [](Sizes s) {
        return Shape{s.D, s.G * s.Ro};
      },
      [](Owner w) -> Field { return w.layer->attn.whole.o_b; }},
 
-    {"attn.compressor.wkv", "self_attn.compressor.kv_proj", kCompressor, kWhole, kCompressed,
+    {"attn.compressor.wkv", kCompressor, kWhole, kCompressed,
      [](Sizes s) {
        return Shape{s.coff * s.Dh, s.D};
      },
      [](Owner w) -> Field { return w.layer->attn.compressor.kv_proj; }},
-    {"attn.compressor.wgate", "self_attn.compressor.gate_proj", kCompressor, kWhole, kCompressed,
+    {"attn.compressor.wgate", kCompressor, kWhole, kCompressed,
      [](Sizes s) {
        return Shape{s.coff * s.Dh, s.D};
      },
      [](Owner w) -> Field { return w.layer->attn.compressor.gate_proj; }},
-    {"attn.compressor.ape", "self_attn.compressor.position_bias", kVector, kWhole, kCompressed,
+    {"attn.compressor.ape", kVector, kWhole, kCompressed,
      [](Sizes s) {
        return Shape{s.m, s.coff * s.Dh};
      },
      [](Owner w) -> Field { return w.layer->attn.compressor.slot_bias; }},
-    {"attn.compressor.norm.weight", "self_attn.compressor.kv_norm.weight", kVector, kWhole, kCompressed,
-     [](Sizes s) { return Shape{s.Dh}; }, [](Owner w) -> Field { return w.layer->attn.compressor.norm; }},
+    {"attn.compressor.norm.weight", kVector, kWhole, kCompressed, [](Sizes s) { return Shape{s.Dh}; },
+     [](Owner w) -> Field { return w.layer->attn.compressor.norm; }},
 
-    {"attn.indexer.wq_b", "self_attn.compressor.indexer.q_b_proj", kDense, kWhole, kIndexed,
+    {"attn.indexer.wq_b", kDense, kWhole, kIndexed,
      [](Sizes s) {
        return Shape{s.Ni * s.Di, s.Rq};
      },
      [](Owner w) -> Field { return w.layer->attn.indexer.q_b; }},
-    {"attn.indexer.weights_proj", "self_attn.compressor.indexer.scorer.weights_proj", kSmall, kWhole, kIndexed,
+    {"attn.indexer.weights_proj", kSmall, kWhole, kIndexed,
      [](Sizes s) {
        return Shape{s.Ni, s.D};
      },
      [](Owner w) -> Field { return w.layer->attn.indexer.weights_proj; }},
-    {"attn.indexer.compressor.wkv", "self_attn.compressor.indexer.kv_proj", kCompressor, kWhole, kIndexed,
+    {"attn.indexer.compressor.wkv", kCompressor, kWhole, kIndexed,
      [](Sizes s) {
        return Shape{s.coff * s.Di, s.D};
      },
      [](Owner w) -> Field { return w.layer->attn.indexer.compressor.kv_proj; }},
-    {"attn.indexer.compressor.wgate", "self_attn.compressor.indexer.gate_proj", kCompressor, kWhole, kIndexed,
+    {"attn.indexer.compressor.wgate", kCompressor, kWhole, kIndexed,
      [](Sizes s) {
        return Shape{s.coff * s.Di, s.D};
      },
      [](Owner w) -> Field { return w.layer->attn.indexer.compressor.gate_proj; }},
-    {"attn.indexer.compressor.ape", "self_attn.compressor.indexer.position_bias", kVector, kWhole, kIndexed,
+    {"attn.indexer.compressor.ape", kVector, kWhole, kIndexed,
      [](Sizes s) {
        return Shape{s.m, s.coff * s.Di};
      },
      [](Owner w) -> Field { return w.layer->attn.indexer.compressor.slot_bias; }},
-    {"attn.indexer.compressor.norm.weight", "self_attn.compressor.indexer.kv_norm.weight", kVector, kWhole, kIndexed,
-     [](Sizes s) { return Shape{s.Di}; }, [](Owner w) -> Field { return w.layer->attn.indexer.compressor.norm; }},
+    {"attn.indexer.compressor.norm.weight", kVector, kWhole, kIndexed, [](Sizes s) { return Shape{s.Di}; },
+     [](Owner w) -> Field { return w.layer->attn.indexer.compressor.norm; }},
 
-    {"hc_ffn_fn", "ffn_hc.fn", kMix, kWhole, kAlways,
+    {"hc_ffn_fn", kMix, kWhole, kAlways,
      [](Sizes s) {
        return Shape{(2 + s.H) * s.H, s.H * s.D};
      },
      [](Owner w) -> Field { return w.layer->hc_ffn.fn; }},
-    {"hc_ffn_base", "ffn_hc.base", kVector, kWhole, kAlways, [](Sizes s) { return Shape{(2 + s.H) * s.H}; },
+    {"hc_ffn_base", kVector, kWhole, kAlways, [](Sizes s) { return Shape{(2 + s.H) * s.H}; },
      [](Owner w) -> Field { return w.layer->hc_ffn.base; }},
-    {"hc_ffn_scale", "ffn_hc.scale", kVector, kWhole, kAlways, [](Sizes) { return Shape{3}; },
+    {"hc_ffn_scale", kVector, kWhole, kAlways, [](Sizes) { return Shape{3}; },
      [](Owner w) -> Field { return w.layer->hc_ffn.scale; }},
-    {"ffn_norm.weight", "post_attention_layernorm.weight", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.D}; },
+    {"ffn_norm.weight", kVector, kWhole, kAlways, [](Sizes s) { return Shape{s.D}; },
      [](Owner w) -> Field { return w.layer->ffn_norm; }},
 
-    {"ffn.gate", "mlp.gate", kSmall, kWhole, kAlways,
+    {"ffn.gate", kSmall, kWhole, kAlways,
      [](Sizes s) {
        return Shape{s.E, s.D};
      },
      [](Owner w) -> Field { return w.layer->moe.router; }},
-    {"ffn.gate.bias", "mlp.gate.e_score_correction_bias", kVector, kWhole, kLearned, [](Sizes s) { return Shape{s.E}; },
+    {"ffn.gate.bias", kVector, kWhole, kLearned, [](Sizes s) { return Shape{s.E}; },
      [](Owner w) -> Field { return w.layer->moe.router_bias; }},
-    {"ffn.gate.tid2eid", "mlp.gate.tid2eid", kIds, kWhole, kHash,
+    {"ffn.gate.tid2eid", kIds, kWhole, kHash,
      [](Sizes s) {
        return Shape{s.V, s.A};
      },
      [](Owner w) -> Field { return w.layer->moe.hash_table; }},
-    {"ffn.experts", "mlp.experts", kExperts},
-    {"ffn.shared_experts.w1", "mlp.shared_experts.gate_proj", kDense, kRows, kAlways,
+    {"ffn.experts", kExperts},
+    {"ffn.shared_experts.w1", kDense, kRows, kAlways,
      [](Sizes s) {
        return Shape{s.F, s.D};
      },
      [](Owner w) -> Field { return w.layer->moe.shared.gate; }},
-    {"ffn.shared_experts.w3", "mlp.shared_experts.up_proj", kDense, kRows, kAlways,
+    {"ffn.shared_experts.w3", kDense, kRows, kAlways,
      [](Sizes s) {
        return Shape{s.F, s.D};
      },
      [](Owner w) -> Field { return w.layer->moe.shared.up; }},
-    {"ffn.shared_experts.w2", "mlp.shared_experts.down_proj", kDense, kColumns, kAlways,
+    {"ffn.shared_experts.w2", kDense, kColumns, kAlways,
      [](Sizes s) {
        return Shape{s.D, s.F};
      },
@@ -194,68 +194,67 @@ constexpr WeightRow kLayerRows[] = {
 };
 
 constexpr WeightRow kExpertRows[] = {
-    {"w1", "gate_proj", kExpert, kRows, kAlways,
+    {"w1", kExpert, kRows, kAlways,
      [](Sizes s) {
        return Shape{s.F, s.D};
      },
      [](Owner w) -> Field { return w.expert->gate; }},
-    {"w3", "up_proj", kExpert, kRows, kAlways,
+    {"w3", kExpert, kRows, kAlways,
      [](Sizes s) {
        return Shape{s.F, s.D};
      },
      [](Owner w) -> Field { return w.expert->up; }},
-    {"w2", "down_proj", kExpert, kColumns, kAlways,
+    {"w2", kExpert, kColumns, kAlways,
      [](Sizes s) {
        return Shape{s.D, s.F};
      },
      [](Owner w) -> Field { return w.expert->down; }},
 };
 
-// transformers has no names for draft modules.
 constexpr WeightRow kStageRows[] = {
-    {"enorm.weight", "enorm.weight", kVector, kWhole, kFirstMtp, [](Sizes s) { return Shape{s.D}; },
+    {"enorm.weight", kVector, kWhole, kFirstMtp, [](Sizes s) { return Shape{s.D}; },
      [](Owner w) -> Field { return w.model->draft.embed_norm; }},
-    {"hnorm.weight", "hnorm.weight", kVector, kWhole, kFirstMtp, [](Sizes s) { return Shape{s.D}; },
+    {"hnorm.weight", kVector, kWhole, kFirstMtp, [](Sizes s) { return Shape{s.D}; },
      [](Owner w) -> Field { return w.model->draft.hidden_norm; }},
-    {"e_proj", "e_proj", kDense, kWhole, kFirstMtp,
+    {"e_proj", kDense, kWhole, kFirstMtp,
      [](Sizes s) {
        return Shape{s.D, s.D};
      },
      [](Owner w) -> Field { return w.model->draft.embed_proj; }},
-    {"h_proj", "h_proj", kDense, kWhole, kFirstMtp,
+    {"h_proj", kDense, kWhole, kFirstMtp,
      [](Sizes s) {
        return Shape{s.D, s.D};
      },
      [](Owner w) -> Field { return w.model->draft.hidden_proj; }},
-    {"main_proj", "main_proj", kDense, kWhole, kFirstDspark,
+    {"main_proj", kDense, kWhole, kFirstDspark,
      [](Sizes s) {
        return Shape{s.D, s.targets * s.D};
      },
      [](Owner w) -> Field { return w.model->draft.main_proj; }},
-    {"main_norm.weight", "main_norm.weight", kVector, kWhole, kFirstDspark, [](Sizes s) { return Shape{s.D}; },
+    {"main_norm.weight", kVector, kWhole, kFirstDspark, [](Sizes s) { return Shape{s.D}; },
      [](Owner w) -> Field { return w.model->draft.main_norm; }},
-    {"hc_head_fn", "hc_head_fn", kMix, kWhole, kLast,
+    {"hc_head_fn", kMix, kWhole, kLast,
      [](Sizes s) {
        return Shape{s.H, s.H * s.D};
      },
      [](Owner w) -> Field { return w.model->draft.hc_head.fn; }},
-    {"hc_head_base", "hc_head_base", kVector, kWhole, kLast, [](Sizes s) { return Shape{s.H}; },
+    {"hc_head_base", kVector, kWhole, kLast, [](Sizes s) { return Shape{s.H}; },
      [](Owner w) -> Field { return w.model->draft.hc_head.base; }},
-    {"hc_head_scale", "hc_head_scale", kVector, kWhole, kLast, [](Sizes) { return Shape{1}; },
+    {"hc_head_scale", kVector, kWhole, kLast, [](Sizes) { return Shape{1}; },
      [](Owner w) -> Field { return w.model->draft.hc_head.scale; }},
-    {"norm.weight", "norm.weight", kVector, kWhole, kLast, [](Sizes s) { return Shape{s.D}; },
+    {"norm.weight", kVector, kWhole, kLast, [](Sizes s) { return Shape{s.D}; },
      [](Owner w) -> Field { return w.model->draft.norm; }},
-    {"markov_head.markov_w1.weight", "markov_head.markov_w1.weight", kEmbedding, kWhole, kLastDspark,
+    {"markov_head.markov_w1.weight", kEmbedding, kWhole, kLastDspark,
      [](Sizes s) {
        return Shape{s.V, s.rank};
      },
      [](Owner w) -> Field { return w.model->draft.markov_in; }},
-    {"markov_head.markov_w2", "markov_head.markov_w2", kSmall, kWhole, kLastDspark,
+    {"markov_head.markov_w2", kSmall, kWhole, kLastDspark,
      [](Sizes s) {
        return Shape{s.V, s.rank};
      },
      [](Owner w) -> Field { return w.model->draft.markov_out; }},
-    {"confidence_head.proj", "confidence_head.proj", kSmall, kWhole, kLastDspark,
+    {"confidence_head.proj", kSmall, kWhole, kLastDspark,
      [](Sizes s) {
        return Shape{1, s.D + s.rank};
      },
@@ -263,12 +262,8 @@ constexpr WeightRow kStageRows[] = {
 };
 
 constexpr StackedExperts kStacked[] = {
-    {"ffn.experts.gate_up", "mlp.experts.gate_up_proj", 0, 2},
-    {"ffn.experts.down", "mlp.experts.down_proj", 2, 1},
-};
-
-constexpr Spelling kSpellings[] = {
-    {"self_attn.compressor.indexer.weights_proj", "attn.indexer.weights_proj"},  // early: no `scorer`
+    {"ffn.experts.gate_up", 0, 2},
+    {"ffn.experts.down", 2, 1},
 };
 
 }  // namespace
@@ -278,7 +273,6 @@ constinit const std::span<const WeightRow> kLayerWeights = kLayerRows;
 constinit const std::span<const WeightRow> kExpertWeights = kExpertRows;
 constinit const std::span<const WeightRow> kStageWeights = kStageRows;
 constinit const std::span<const StackedExperts> kStackedExperts = kStacked;
-constinit const std::span<const Spelling> kOtherSpellings = kSpellings;
 
 Letters LettersOf(const Config& c) {
   return {.V = c.vocab_size,

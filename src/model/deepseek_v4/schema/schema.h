@@ -1,6 +1,6 @@
-// The table of all weights: our field, names in files, shape, kind, the layers that have the weight, and its division
-// among ranks. Binding, upload, synthetic values and the writer of checkpoints use these tables. docs/dev/formats.md
-// explains the names.
+// The table of all weights: our field, official name in files, shape, kind, the layers that have the weight, and its
+// division among ranks. Binding, upload, synthetic values and the writer of checkpoints use these tables.
+// docs/dev/formats.md explains the names.
 #pragma once
 
 #include <cstdint>
@@ -89,9 +89,9 @@ struct WeightField {  // one of the two is set
 };
 
 struct WeightRow {
-  // Names in files, below the layer or the expert. Matrices of any format have no `.weight`. Empty: in no file.
+  // Official name in files, below the layer or the expert (bind_names.cc has the other spellings). Matrices of any
+  // format have no `.weight`. Empty: in no file.
   std::string_view official;
-  std::string_view transformers;  // without `model.`
   WeightKind kind;
   WeightCut cut = WeightCut::kWhole;
   WeightPresence presence = WeightPresence::kAlways;
@@ -110,16 +110,10 @@ bool IsPresent(WeightPresence presence, const Config& config, int64_t layer);
 // transformers' stacked experts of a layer: one tensor [E, ...] with matrices one after the other. It has rows [first,
 // first + count) of kExpertWeights; the outputs of the first matrix come first.
 struct StackedExperts {
-  std::string_view official, transformers;  // below `layers.N.`
+  std::string_view name;  // below `layers.N.`; OfficialName makes it of transformers' name
   size_t first, count;
 };
 extern const std::span<const StackedExperts> kStackedExperts;
-
-// Other published spellings of transformers.
-struct Spelling {
-  std::string_view found, official;  // below `layers.N.`
-};
-extern const std::span<const Spelling> kOtherSpellings;
 
 // One weight of one model.
 struct WeightRef {

@@ -1,5 +1,7 @@
 #include "model/deepseek_v4/config/config.h"
 
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -108,12 +110,150 @@ TEST(Config, ReadsTransformersNames) {
   ExpectTiny(*c);
 }
 
-TEST(Config, PrefersCompressRatiosToLayerTypes) {
+// As save_pretrained of transformers writes it (5.8 to 5.14 leave fields at the top of rope_parameters).
+Json SavedJson(const std::string& version) {
   Json json = TransformersJson();
-  json["compress_ratios"] = {128, 4, 0};
+  json["transformers_version"] = version;
+  json["layer_types"].push_back("sliding_attention");  // more than layers
+  const Json more = Json::parse(R"({"dtype": "bfloat16", "mlp_bias": false, "output_router_logits": false,
+    "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "use_cache": true, "pad_token_id": null,
+    "initializer_range": 0.02, "attention_dropout": 0.0, "rope_theta": 10000.0, "compress_rope_theta": 160000.0})");
+  json.update(more);
+  json["rope_parameters"]["main"]["partial_rotary_factor"] = 0.5;
+  json["rope_parameters"]["compress"]["partial_rotary_factor"] = 0.5;
+  return json;
+}
+
+TEST(Config, ReadsWhatTransformersSaves) {
+  Json json = SavedJson("5.15.0");
+  auto c = Parse(json);
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  ExpectTiny(*c);
+  json["rope_parameters"].update({{"rope_theta", 10000.0}, {"rope_type", "default"}, {"partial_rotary_factor", 0.5}});
+  c = Parse(json);
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  ExpectTiny(*c);
+}
+
+TEST(Config, Transformers58WritesAnotherRopeTypeByMistake) {
+  Json json = SavedJson("5.8.1");
+  json["rope_parameters"]["main"]["rope_type"] = "yarn";
+  json["rope_parameters"]["main"]["factor"] = 16.0;
   const auto c = Parse(json);
   ASSERT_TRUE(c.ok()) << c.status().message();
-  EXPECT_THAT(c->compress_ratios, ElementsAre(128, 4, 0));
+  ExpectTiny(*c);
+  for (const char* version : {"5.9.0", "5.80.0", "4.57.1"}) {
+    json["transformers_version"] = version;
+    EXPECT_THAT(Parse(json).status().message(), HasSubstr("rope_parameters.main.rope_type is \"yarn\"")) << version;
+  }
+}
+
+// transformers reads them as the fields of `compress`.
+TEST(Config, RopeParametersMayBeFlat) {
+  Json json = TransformersJson();
+  json["rope_theta"] = 10000;
+  json["compress_rope_theta"] = 160000;
+  json["rope_parameters"] = json["rope_parameters"]["compress"];
+  json["rope_parameters"]["rope_theta"] = 10000;
+  const auto c = Parse(json);
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  ExpectTiny(*c);
+  json["rope_parameters"]["rope_type"] = "default";
+  EXPECT_THAT(Parse(json).status().message(), HasSubstr("rope_parameters.rope_type is \"default\""));
+}
+
+TEST(Config, BothFormsOfASchedule) {
+  Json json = TransformersJson();
+  json["compress_ratios"] = {0, 4, 128, 0};
+  json["num_hash_layers"] = 1;
+  const auto c = Parse(json);
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  ExpectTiny(*c);
+}
+
+TEST(Config, RatioOneCompressesNothing) {
+  Json json = TinyConfigJson();
+  json["compress_ratios"] = {1, 4, 128, 1};
+  EXPECT_THAT(Parse(json)->compress_ratios, ElementsAre(0, 4, 128));
+}
+
+TEST(Config, SwigluLimitMayBeNull) {
+  Json json = TinyConfigJson();
+  json["swiglu_limit"] = nullptr;
+  const auto c = Parse(json);
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_EQ(c->swiglu_limit, std::numeric_limits<float>::infinity());
+}
+
+// Each of these contradicts another field, or needs a computation that V4 does not have.
+TEST(Config, ContradictionsAndUncomputedFieldsAreRefusedByName) {
+  struct Change {
+    const char* path;  // a JSON pointer
+    Json value;
+    const char* says;
+  };
+  const std::vector<Change> of_official = {
+      {"/layer_types",
+       {"sliding_attention", "sliding_attention", "heavily_compressed_attention"},
+       "layer_types[1] is \"sliding_attention\" but compress_ratios[1] is 4"},
+      {"/layer_types", {"sliding_attention"}, "layer_types is"},
+      {"/mlp_layer_types", {"moe", "moe", "moe"}, "mlp_layer_types has 0"},
+      {"/mlp_layer_types", {"hash_moe"}, "mlp_layer_types is"},
+      {"/partial_rotary_factor", 0.25, "partial_rotary_factor is 0.25"},
+      {"/rope_scaling/partial_rotary_factor", 0.25, "rope_scaling.partial_rotary_factor is 0.25"},
+      {"/qk_nope_head_dim", 128, "qk_nope_head_dim is 128"},
+      {"/v_head_dim", 64, "v_head_dim is 64"},
+      {"/compress_rates", {{"compressed_sparse_attention", 8}}, "compress_rates.compressed_sparse_attention is 8"},
+      {"/compress_rate_hca", 64, "compress_rate_hca is 64"},
+      {"/rope_scaling/mscale", 1.0, "rope_scaling.mscale is 1.0"},
+      {"/rope_scaling/mscale_all_dim", 0.707, "rope_scaling.mscale_all_dim is 0.707"},
+      {"/rope_scaling/attention_factor", 1.277, "rope_scaling.attention_factor is 1.277"},
+      {"/rope_scaling/truncate", false, "rope_scaling.truncate is false"},
+      {"/rope_scaling/long_factor", {1, 2}, "rope_scaling.long_factor is [1,2]"},
+      {"/rope_scaling/rope_type", "llama3", "rope_type is \"llama3\""},
+      {"/rope_interleave", false, "rope_interleave is false"},
+      {"/mlp_bias", true, "mlp_bias is true"},
+      {"/first_k_dense_replace", 3, "first_k_dense_replace is 3"},
+      {"/n_group", 8, "n_group is 8"},
+      {"/topk_group", 4, "topk_group is 4"},
+      {"/moe_layer_freq", 2, "moe_layer_freq is 2"},
+      {"/index_topk_freq", 4, "index_topk_freq is 4"},
+      {"/final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0"},
+      {"/num_experts", 8, "num_experts is 8"},
+  };
+  const std::vector<Change> of_transformers = {
+      {"/rope_parameters/compress/attention_factor", 1.277, "rope_parameters.compress.attention_factor is 1.277"},
+      {"/rope_parameters/main/attention_factor", 2, "rope_parameters.main.attention_factor is 2"},
+      {"/rope_parameters/main/rope_type", "yarn", "rope_parameters.main.rope_type is \"yarn\""},
+      {"/rope_parameters/main/rope_theta", 50000, "rope_theta"},
+      {"/rope_parameters/main/partial_rotary_factor", 0.25, "rope_parameters.main.partial_rotary_factor is 0.25"},
+      {"/rope_parameters/rope_type", "linear", "rope_parameters.rope_type is \"linear\""},
+      {"/rope_parameters/rope_theta", 50000, "rope_parameters.rope_theta"},
+      {"/rope_parameters/sliding_attention", {{"rope_type", "default"}}, "rope_parameters.sliding_attention is"},
+      {"/rope_parameters/compress/rope_type", "default", "rope_type is \"default\""},
+  };
+  for (const auto& [base, changes] :
+       {std::pair(TinyConfigJson(), of_official), std::pair(SavedJson("5.15.0"), of_transformers)}) {
+    for (const Change& change : changes) {
+      Json json = base;
+      json[Json::json_pointer(change.path)] = change.value;
+      const auto c = Parse(json);
+      ASSERT_FALSE(c.ok()) << change.path;
+      EXPECT_THAT(c.status().message(), AllOf(HasSubstr("FILE"), HasSubstr(change.says))) << change.path;
+    }
+  }
+}
+
+TEST(Config, FieldsThatChangeNothingAreAccepted) {
+  Json json = TinyConfigJson();
+  json.update(Json::parse(R"({"n_group": 1, "topk_group": null, "first_k_dense_replace": 0, "moe_layer_freq": 1,
+    "qk_nope_head_dim": 64, "v_head_dim": 128, "compress_rates": {"compressed_sparse_attention": 4},
+    "partial_rotary_factor": 0.5, "mlp_bias": false, "rope_interleave": true, "attn_logit_softcapping": null})"));
+  json["rope_scaling"].update(Json::parse(
+      R"({"attention_factor": 1.0, "mscale": 0, "mscale_all_dim": null, "truncate": true, "rope_type": "yarn"})"));
+  const auto c = Parse(json);
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  ExpectTiny(*c);
 }
 
 TEST(Config, MissingScheduleIsAnError) {

@@ -267,13 +267,95 @@ std::vector<Damage> AllDamages() {
              [](Tensors& t) {
                t.push_back({"layers.1.mlp.experts.gate_up_proj", DType::kBf16, {4, 128, 128}, std::string(131072, 0)});
              },
-             {"'layers.1.ffn.experts.0.w1.weight'", "present twice"}},
+             {"'layers.1.ffn.experts.0.w1.weight'", "present twice", "'layers.1.mlp.experts.gate_up_proj'"}},
       Damage{"CompressedTensors",
              kModelOpt,
              [](Tensors& t) {
                Named(t, "layers.1.ffn.experts.1.w2.weight").name = "layers.1.ffn.experts.1.w2.weight_packed";
              },
              {"'layers.1.ffn.experts.1.w2.weight_packed'", "compressed-tensors"}},
+      Damage{"PackedIntegers",
+             {},
+             [](Tensors& t) { Copy(t, "norm.weight", "layers.1.ffn.experts.1.w2.weight_shape"); },
+             {"'layers.1.ffn.experts.1.w2.weight_shape'", "integer format of compressed-tensors", "NVFP4"}},
+      Damage{"Gptq",
+             {},
+             [](Tensors& t) {
+               Copy(t, "norm.weight", "layers.1.attn.wq_a.scales");
+               Copy(t, "norm.weight", "layers.1.attn.wq_a.qweight");
+             },
+             {"'layers.1.attn.wq_a.qweight'", "GPTQ or AWQ", "use the official checkpoint"}},
+      Damage{"Smoothed",
+             kModelOpt,
+             [](Tensors& t) { Copy(t, "norm.weight", "layers.1.attn.wq_a.pre_quant_scale"); },
+             {"'layers.1.attn.wq_a.pre_quant_scale'", "NVFP4_AWQ"}},
+      Damage{"Mlx",
+             {},
+             [](Tensors& t) {
+               Named(t, "layers.1.attn.wq_a.weight").dtype = DType::kI32;
+               Reshape(t, "layers.1.attn.wq_a.weight", {64, 16});
+               Copy(t, "layers.1.attn.wq_a.weight", "layers.1.attn.wq_a.scales");
+               Copy(t, "layers.1.attn.wq_a.weight", "layers.1.attn.wq_a.biases");
+             },
+             {"'layers.1.attn.wq_a.scales'", "MLX", "use the official checkpoint"}},
+      Damage{"MlxWithoutScales",
+             {},
+             [](Tensors& t) {
+               Named(t, "layers.1.attn.wq_a.weight").dtype = DType::kI32;
+               Reshape(t, "layers.1.attn.wq_a.weight", {64, 16});
+             },
+             {"'layers.1.attn.wq_a.weight'", "I32", "MLX", "use the official checkpoint"}},
+      Damage{"IntegersOfEightBits",
+             {},
+             [](Tensors& t) {
+               Named(t, "layers.1.attn.wq_a.weight").dtype = DType::kI8;
+               Reshape(t, "layers.1.attn.wq_a.weight", {64, 128});
+               Copy(t, "norm.weight", "layers.1.attn.wq_a.weight_scale");
+             },
+             {"'layers.1.attn.wq_a.weight'", "W8A8", "use the official checkpoint"}},
+      Damage{"RowsOfTransformers58",
+             {},
+             [](Tensors& t) {
+               Erase(t, "layers.1.ffn.shared_experts.w2.weight");
+               Copy(t, "norm.weight", "model.layers.1.mlp.shared_experts.17.w2.weight.weight");
+             },
+             {"shared_experts.17.w2.weight.weight'", "transformers 5.8", "transformers 5.9 or later"}},
+      Damage{"LayerWithItsOwnNumberOfExperts",
+             kOfficial,
+             [](Tensors& t) {
+               Reshape(t, "layers.2.ffn.gate.weight", {3, 128});
+             },
+             {"'layers.2.ffn.gate.weight'", "layer 2 has 3 experts", "n_routed_experts of config.json is 4"}},
+      Damage{"NearestUnknown",
+             kOfficial,
+             [](Tensors& t) {
+               Named(t, "layers.1.attn.wkv.weight").name = "model.layers.1.self_attn.kv_projection.weight";
+               Named(t, "layers.1.attn.wkv.scale").name = "model.layers.1.self_attn.kv_projection.scale";
+               Copy(t, "norm.weight", "layers.1.strange.weight");
+             },
+             {"'layers.1.attn.wkv.weight' is missing", "[128, 128]",
+              "'model.layers.1.self_attn.kv_projection.weight' of shape [128, 128]"}},
+      Damage{"NearestUnknownScale",
+             kModelOpt,
+             [](Tensors& t) {
+               Named(t, "layers.1.ffn.experts.2.w2.weight_scale_2").name = "layers.1.ffn.experts.2.w2.weight_scale2";
+             },
+             {"'layers.1.ffn.experts.2.w2.weight_scale_2' is missing", "'layers.1.ffn.experts.2.w2.weight_scale2'"}},
+      Damage{"OneOfAStackIsSeparate",
+             {},
+             [](Tensors& t) {
+               t.push_back({"layers.1.mlp.experts.down_proj", DType::kBf16, {4, 128, 64}, std::string(65536, 0)});
+               for (const char* e : {"0", "1", "3"}) Erase(t, StrCat("layers.1.ffn.experts.", e, ".w2.weight"));
+             },
+             {"'layers.1.ffn.experts.2.w2.weight'", "present twice", "'layers.1.mlp.experts.down_proj'"}},
+      Damage{"ScaleOfFp8IsNoOrphan",
+             kOfficial,
+             [](Tensors& t) { Copy(t, "norm.weight", "layers.1.attn.wq_a.weight_scale_2"); },
+             {"'layers.1.attn.wq_a.weight_scale_2'", "unknown"}},
+      Damage{"ScaleOfNothing",
+             kOfficial,
+             [](Tensors& t) { Copy(t, "norm.weight", "layers.1.attn.wq_x.weight_scale"); },
+             {"'layers.1.attn.wq_x.weight_scale'", "unknown"}},
   };
 }
 
