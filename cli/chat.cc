@@ -141,7 +141,8 @@ class Chat {
     request_.effort = options.effort;
     request_.tools = ReadTools(options.tools_file);
     SetSystem(options.system);
-    MustBeUsable(RenderPrompt(WithUser("x"), dialect_).status());  // fails if the dialect does not have the effort
+    // Fails if the dialect does not have the effort.
+    MustBeUsable(RenderServedPrompt(WithUser("x"), dialect_).status());
     EngineOptions engine_options = options.model;
     engine_options.model_dir = model_dir;
     ProgressLine progress;
@@ -276,7 +277,7 @@ class Chat {
         loaded->effort = request_.effort;
         if (loaded->tools.empty()) loaded->tools = request_.tools;
       }
-      const Status status = loaded.ok() ? RenderPrompt(*loaded, dialect_).status() : loaded.status();
+      const Status status = loaded.ok() ? RenderServedPrompt(*loaded, dialect_).status() : loaded.status();
       if (!status.ok()) return PrintError("cannot load " + Printable(path + ": " + status.message()) + "\n");
       request_ = *std::move(loaded);
     } catch (const std::exception& error) {
@@ -330,7 +331,7 @@ class Chat {
   }
 
   void Reply() {
-    const std::string text = Must(RenderPrompt(request_, dialect_));
+    const std::string text = Must(RenderServedPrompt(request_, dialect_)).text;
     const std::vector<TokenId> prompt = tokenizer_->Encode(text);
     const int64_t limit = engine_->info().max_context;
     if (static_cast<int64_t>(prompt.size()) >= limit) {

@@ -161,6 +161,7 @@ void AddEncode(CLI::App* app, Command* chosen) {
   AddDialect(c, &o->dialect);
   c->add_flag("--ids", o->ids, "print token ids as a JSON array instead of the text");
   AddSpecialTokens(c, &o->in_content, "official");
+  c->add_flag("--as-served", o->as_served, "every turn has its header, as in the prompts of dsv4 serve");
   c->add_flag("--jsonl", o->jsonl, "one request per line in, one JSON value per line out");
   c->final_callback([=] { *chosen = [o] { return RunEncode(*o); }; });
 }

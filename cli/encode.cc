@@ -24,7 +24,8 @@ int RunEncode(const ChatEncodeOptions& options) {
   if (options.ids) tokenizer = Must(Tokenizer::Load(FindModelDir(options.model_dir)));
   const auto encode = [&](const std::string& json, bool quote) -> Result<std::string> {
     DSV4_ASSIGN_OR_RETURN(const ChatRequest request, ParseChatRequest(json));
-    DSV4_ASSIGN_OR_RETURN(RenderedPrompt prompt, RenderPromptWithRanges(request, dialect));
+    DSV4_ASSIGN_OR_RETURN(RenderedPrompt prompt, options.as_served ? RenderServedPrompt(request, dialect)
+                                                                   : RenderPromptWithRanges(request, dialect));
     if (tokenizer == nullptr) return quote ? JsonQuote(prompt.text) : std::move(prompt.text);
     std::string ids;
     for (const TokenId id : tokenizer->Encode(prompt.text, EncodeOptionsOf(prompt, options.in_content))) {

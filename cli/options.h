@@ -84,6 +84,7 @@ struct ChatEncodeOptions {
   std::optional<ChatDialect> dialect;
   bool ids = false;
   SpecialTokensInContent in_content = SpecialTokensInContent::kOfficial;
+  bool as_served = false;
   bool jsonl = false;
 };
 

@@ -4,8 +4,9 @@
 //   auto prompt = dsv4::RenderPrompt(*request, dsv4::DetectDialect(model_dir));
 //   ids = tokenizer->Encode(*prompt);      // the whole prompt in one call: splitting it changes the ids
 //
-// The prompt ends with "<｜Assistant｜><think>" or "<｜Assistant｜></think>". So the model's output starts inside
-// the reasoning or inside the content; output_parser.h parses it.
+// A conversation whose last message is a user's or a tool's ends with "<｜Assistant｜><think>" or
+// "<｜Assistant｜></think>". So the model's output starts inside the reasoning or inside the content; output_parser.h
+// parses it. RenderServedPrompt ends other conversations in the same way.
 #pragma once
 
 #include <string>
@@ -110,6 +111,24 @@ struct RenderedPrompt {
 };
 // Same errors as RenderPrompt.
 Result<RenderedPrompt> RenderPromptWithRanges(const ChatRequest& request, ChatDialect dialect);
+
+// The form of a system or developer message after another role's message.
+enum class LaterSystem {
+  kPlain,         // its text
+  kReminderTags,  // its text in <system-reminder> tags, as DeepSeek's library writes it for Anthropic's API
+};
+
+// Returns the prompt of a chat that a model answers, whatever its last message is. It is the official encoder's prompt
+// for a list of a system message, then turns of user and assistant. Other lists differ:
+//   - The prompt ends with the header of the assistant's turn, or in the text of a last message with wo_eos. A last
+//     message with a task ends with the task's token.
+//   - Every message of the assistant has a header, also the first message and the second of two.
+//   - Leading system and developer messages are one text, joined by "\n\n". Empty ones are left out.
+//   - A later one becomes user text in its place. So the user's turn before it continues, and the prompt up to it stays
+//     a prefix of the next prompt.
+// Same errors as RenderPrompt, but a developer message may be empty.
+Result<RenderedPrompt> RenderServedPrompt(const ChatRequest& request, ChatDialect dialect,
+                                          LaterSystem later = LaterSystem::kPlain);
 
 // Treatment of text inside content_ranges that spells a special token.
 //   kOfficial  it becomes the special token; the ids are the same as with the official encoder

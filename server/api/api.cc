@@ -316,13 +316,8 @@ ChatRequest ToChatRequest(const ChatInput& input) {
   }
   parsed->thinking = input.reasoning.thinking;
   parsed->effort = input.reasoning.thinking ? input.reasoning.effort : ReasoningEffort::kDefault;
-  if (parsed->messages.empty()) throw ApiError(400, "messages is empty: there is nothing to answer", "messages");
-  if (input.continue_last) {
-    if (parsed->messages.back().role != Role::kAssistant) {
-      throw ApiError(400, "only an assistant message can be continued, and the last message is not one", "messages");
-    }
-    parsed->messages.back().wo_eos = true;
-  }
+  parsed->drop_thinking = input.drop_thinking;
+  parsed->messages.back().wo_eos = input.continue_last;
   return std::move(*parsed);
 }
 
@@ -370,16 +365,7 @@ std::string TenantOf(const Api& api, const HttpRequest& request) {
 }
 
 RenderedPrompt RenderChat(const Api& api, const ChatInput& input) {
-  const ChatRequest request = ToChatRequest(input);
-  const auto& last = request.messages.back();
-  if (last.role == Role::kAssistant && !last.wo_eos) {
-    throw ApiError(
-        400,
-        "the last message is from the assistant: add a user or tool message, or set \"prefix\": true on it to "
-        "continue it",
-        "messages");
-  }
-  auto rendered = RenderPromptWithRanges(request, api.options.dialect);
+  auto rendered = RenderServedPrompt(ToChatRequest(input), api.options.dialect, input.later_system);
   if (!rendered.ok()) throw ApiError(400, rendered.status().message(), "messages");
   return std::move(*rendered);
 }
@@ -388,7 +374,9 @@ ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatI
   ChatPrompt prompt;
   prompt.text = std::make_shared<const RenderedPrompt>(RenderChat(api, input));
   prompt.ids = std::make_shared<const std::vector<TokenId>>(api.scheduler.EncodePrompt(tenant, *prompt.text));
-  prompt.starts_in_reasoning = prompt.text->text.ends_with("<think>");
+  const std::vector<TextRange>& contents = prompt.text->content_ranges;
+  const bool ends_in_header = contents.empty() || contents.back().end < prompt.text->text.size();
+  prompt.starts_in_reasoning = ends_in_header && prompt.text->text.ends_with("<think>");
   return prompt;
 }
 

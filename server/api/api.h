@@ -104,7 +104,9 @@ struct ChatInput {
   Json tools = Json::array();
   Reasoning reasoning;
   bool continue_last = false;  // the last message is the beginning of the reply
-  Json schema;                 // of the reply, shown to the model; null: none
+  bool drop_thinking = true;   // leaves the reasoning of earlier turns out of a prompt without tools
+  LaterSystem later_system = LaterSystem::kPlain;
+  Json schema;  // of the reply, shown to the model; null: none
 };
 
 bool IsDeferred(const Json& tool);

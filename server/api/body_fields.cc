@@ -59,19 +59,21 @@ constexpr FieldSpec kForm[] = {
 
 constexpr FieldSpec kChatInput[] = {
     {"messages", kArray,
-     "Role, content (a text or parts), tool_calls, tool_call_id, reasoning_content; prefix: true "
-     "on a last assistant message continues it."},
+     "Role, content (a text or parts), tool_calls, tool_call_id, reasoning_content. The reply "
+     "continues a last assistant message."},
     {"tools", kArray, "Functions and custom tools."},
     {"tool_choice", kAny, "none, auto, required, a function or custom tool by name, or allowed_tools."},
     {"parallel_tool_calls", kBool, "false: at most one call per reply."},
-    {"continue_final_message", kBool, "true: the reply continues the last message, which is an assistant message."},
+    {"continue_final_message", kBool,
+     "true: the reply continues the last message, which is an assistant message; false: it is another turn."},
     {"add_generation_prompt", kBool, "false only with continue_final_message."},
     {"reasoning_effort", kText, "none, minimal, low, medium, high, xhigh, max, ultra."},
     {"reasoning", kObject, "{effort, enabled, max_tokens}, in OpenRouter's form."},
     {"thinking", kAny, "{type: enabled | disabled | adaptive, budget_tokens}, or true or false."},
     {"enable_thinking", kBool, "Turns reasoning on or off."},
     {"thinking_budget", kInteger, "Maximum number of reasoning tokens.", 0, kMost},
-    {"chat_template_kwargs", kObject, "{thinking, enable_thinking, reasoning_effort}"},
+    {"drop_thinking", kBool, "false: without tools, too, the prompt has the reasoning of earlier turns."},
+    {"chat_template_kwargs", kObject, "{thinking, enable_thinking, reasoning_effort, drop_thinking}"},
 };
 
 constexpr FieldSpec kChat[] = {

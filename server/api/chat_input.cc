@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/api/content.h"
+#include "server/api/history.h"
 #include "server/api/output_form.h"
 
 namespace dsv4::server {
@@ -13,8 +14,8 @@ namespace dsv4::server {
 namespace {
 
 // Returns the parts of a message as texts; results of tools stay separate. `only_notes`: the model can read no part of
-// it.
-Json ReadContent(const Json& content, const std::string& path, bool* only_notes) {
+// it. The reasoning parts of the assistant are left out.
+Json ReadContent(const Json& content, const std::string& path, bool by_assistant, bool* only_notes) {
   *only_notes = false;
   if (!content.is_array()) return content;
   Json parts = Json::array();
@@ -29,6 +30,7 @@ Json ReadContent(const Json& content, const std::string& path, bool* only_notes)
       notes = false;
       continue;
     }
+    if (by_assistant && IsReasoningPart(part)) continue;
     PartText read = ReadPart(part, part_path);
     parts.push_back({{"type", "text"}, {"text", std::move(read.text)}});
     notes = notes && read.is_note;
@@ -41,19 +43,40 @@ Json ReadContent(const Json& content, const std::string& path, bool* only_notes)
 void ReadCustomCall(Json* call) {
   if (!call->is_object() || !call->contains("custom") || !(*call)["custom"].is_object()) return;
   const Fields custom((*call)["custom"], "custom");
-  const Json arguments = {{"input", custom.Text("input").value_or("")}};
+  const Json* input = custom.Get("input");
+  const Json arguments = {{"input", input == nullptr ? "" : input->is_string() ? *input : Json(Dump(*input))}};
   (*call)["function"] = {{"name", custom.Text("name").value_or("")}, {"arguments", Dump(arguments)}};
 }
 
-// Clients that assemble a call from a stream send "" if it had no arguments.
-void ReadNoArguments(Json* call) {
-  if (!call->is_object() || !call->contains("function") || !(*call)["function"].is_object()) return;
-  Json& function = (*call)["function"];
-  if (function.contains("arguments") && function["arguments"] == "") function["arguments"] = "{}";
+void ReadCalls(Json* message) {
+  const auto calls = message->find("tool_calls");
+  if (calls == message->end() || !calls->is_array()) return;
+  for (Json& call : *calls) {
+    ReadCustomCall(&call);
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+    Json& function = call["function"];
+    if (function.contains("arguments")) function["arguments"] = ReadArguments(&function["arguments"]);
+  }
+}
+
+// Reads the reasoning, content and calls of an assistant message.
+void ReadAssistant(const Fields& in, Json* m) {
+  const std::string reasoning = ReadMessageReasoning(in);
+  if (!reasoning.empty()) (*m)["reasoning_content"] = reasoning;
+  if (!in.Has("content") && in.Has("refusal")) (*m)["content"] = *in.Text("refusal");
+  ReadCalls(m);
+}
+
+std::string ReadRole(const Fields& in) {
+  const std::optional<std::string> role = in.Text("role");
+  static constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool", "latest_reminder"};
+  if (role && std::find(kRoles.begin(), kRoles.end(), *role) != kRoles.end()) return *role;
+  Refuse(in.Path("role"), in.Path("role") + " is " + (role ? "\"" + *role + "\"" : "missing") +
+                              "; expected system, developer, user, assistant or tool");
 }
 
 // Turns OpenAI's messages into messages that the encoder knows.
-Json ReadMessages(const Fields& fields, bool* continue_last) {
+Json ReadMessages(const Fields& fields, std::optional<bool>* continue_last) {
   const Json* list = fields.Array("messages");
   if (list == nullptr) Refuse("messages", "messages is missing");
   Json messages = Json::array();
@@ -61,31 +84,16 @@ Json ReadMessages(const Fields& fields, bool* continue_last) {
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string path = "messages[" + std::to_string(i) + "]";
     const Fields in((*list)[i], path);
-    const std::optional<std::string> given_role = in.Text("role");
-    const std::string role = given_role.value_or("");
-    static constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool", "latest_reminder"};
-    if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
-      Refuse(path + ".role", path + ".role is " + (given_role ? "\"" + role + "\"" : "missing") +
-                                 "; expected system, developer, user, assistant or tool");
-    }
-    Json m = {{"role", role == "developer" ? "system" : role}};
+    const std::string role = ReadRole(in);
+    Json m = {{"role", role}};
     bool only_notes = false;
-    if (const Json* content = in.Get("content")) m["content"] = ReadContent(*content, path + ".content", &only_notes);
+    if (const Json* content = in.Get("content"))
+      m["content"] = ReadContent(*content, path + ".content", role == "assistant", &only_notes);
     if (role == "user") unreadable = only_notes ? path + ".content" : "";
     for (const char* name : {"tool_calls", "tool_call_id", "task", "tools"}) {
       if (const Json* value = in.Get(name)) m[name] = *value;
     }
-    if (m.contains("tool_calls") && m["tool_calls"].is_array()) {
-      for (Json& call : m["tool_calls"]) {
-        ReadCustomCall(&call);
-        ReadNoArguments(&call);
-      }
-    }
-    if (role == "assistant" && !in.Has("content") && in.Has("refusal")) m["content"] = *in.Text("refusal");
-    const auto reasoning = in.Text("reasoning_content");
-    const auto alias = in.Get("reasoning") != nullptr && in.Get("reasoning")->is_string() ? in.Text("reasoning")
-                                                                                          : std::nullopt;
-    if (role == "assistant" && (reasoning || alias)) m["reasoning_content"] = reasoning ? *reasoning : *alias;
+    if (role == "assistant") ReadAssistant(in, &m);
     if (in.Bool("prefix").value_or(false)) {
       if (role != "assistant" || i + 1 != list->size())
         Refuse(path + ".prefix", path + ".prefix is allowed only on the last message, with the role assistant");
@@ -233,6 +241,13 @@ Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* 
   return r;
 }
 
+// The encoder's own option, at the top level or where vLLM and SGLang have it.
+bool ReadDropThinking(const Fields& fields) {
+  const Json* kwargs = fields.Object("chat_template_kwargs");
+  const auto inner = kwargs == nullptr ? std::nullopt : Fields(*kwargs, "chat_template_kwargs").Bool("drop_thinking");
+  return inner.value_or(fields.Bool("drop_thinking").value_or(true));
+}
+
 }  // namespace
 
 ChatInput ReadChatInput(const Api& api, const Fields& fields, GenerationParams* params,
@@ -241,8 +256,14 @@ ChatInput ReadChatInput(const Api& api, const Fields& fields, GenerationParams* 
     Refuse("add_generation_prompt", "add_generation_prompt: false is supported with continue_final_message: true only");
   }
   ChatInput input;
-  input.continue_last = fields.Bool("continue_final_message").value_or(false);
-  input.messages = ReadMessages(fields, &input.continue_last);
+  HistoryEnd end{.continues = fields.Bool("continue_final_message"),
+                 .param = "messages",
+                 .missing_results =
+                     "the last message calls tools, and the results are missing: add a tool message for "
+                     "each call"};
+  input.messages = ReadMessages(fields, &end.continues);
+  FinishHistory(end, &input);
+  input.drop_thinking = ReadDropThinking(fields);
   input.tools = ReadTools(fields, custom_tools);
   input.reasoning = ReadReasoning(api, fields, params);
   bool any_tools = !input.tools.empty();

@@ -5,6 +5,7 @@
 
 #include "server/api/body_fields.h"
 #include "server/api/content.h"
+#include "server/api/history.h"
 #include "server/api/output_form.h"
 #include "server/api/reply.h"
 
@@ -258,10 +259,9 @@ Json ReadAssistant(const Json& content, const std::string& path) {
     } else if (type == "tool_use") {
       const auto name = block.Text("name");
       if (!name) Refuse(block_path + ".name", block_path + ".name is missing");
-      const Json* input = block.Object("input");
       calls.push_back({{"id", block.Text("id").value_or("")},
                        {"type", "function"},
-                       {"function", {{"name", *name}, {"arguments", input == nullptr ? "{}" : Dump(*input)}}}});
+                       {"function", {{"name", *name}, {"arguments", ReadArguments(block.Get("input"))}}}});
     } else {
       text += ReadPart(content[i], block_path).text;
     }
@@ -302,7 +302,8 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
     if (role == "user") unreadable = only_notes ? path + ".content" : "";
   }
   RefuseUnreadable(unreadable);
-  input->continue_last = input->messages.back()["role"] == "assistant";
+  input->later_system = LaterSystem::kReminderTags;
+  FinishHistory({.continues = std::nullopt, .param = "messages", .missing_results = ""}, input);
 }
 
 void ReadTools(const Fields& fields, ChatInput* input) {
@@ -329,6 +330,15 @@ void ReadTools(const Fields& fields, ChatInput* input) {
   }
 }
 
+// Whether Anthropic's servers run a tool, such as web search. With `name`: the tool of that name.
+bool HasServerTool(const Fields& fields, const std::optional<std::string>& name) {
+  const Json* list = fields.Array("tools");
+  return list != nullptr && std::any_of(list->begin(), list->end(), [&](const Json& tool) {
+           const Json type = tool.value("type", Json());
+           return !type.is_null() && type != "custom" && (!name || tool.value("name", Json()) == *name);
+         });
+}
+
 void ReadMessagesToolChoice(const Fields& fields, const ChatInput& input, GenerationParams* params) {
   params->calls_allowed = !input.tools.empty();
   const Json* choice = fields.Object("tool_choice");
@@ -342,18 +352,21 @@ void ReadMessagesToolChoice(const Fields& fields, const ChatInput& input, Genera
     return;
   }
   if (type != "any" && type != "tool") Refuse("tool_choice", "tool_choice.type must be auto, any, tool or none");
-  if (input.tools.empty()) Refuse("tool_choice", "tool_choice requires a call, but tools is empty");
-  std::vector<std::string> names;
-  for (const Json& tool : input.tools) {
-    names.push_back(tool["function"]["name"].get<std::string>());
-    if (!IsDeferred(tool)) params->required_calls.push_back(names.back());
-  }
-  if (type == "any") return;
   const std::string name = in.Text("name").value_or("");
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
-    Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
+  const bool known = std::any_of(input.tools.begin(), input.tools.end(),
+                                 [&](const Json& tool) { return tool["function"]["name"] == name; });
+  // The model answers from its own knowledge.
+  if (type == "tool" && !known && HasServerTool(fields, name)) return;
+  if (type == "any" && input.tools.empty() && HasServerTool(fields, std::nullopt)) return;
+  if (input.tools.empty()) Refuse("tool_choice", "tool_choice requires a call, but tools is empty");
+  if (type == "tool") {
+    if (!known) Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
+    params->required_calls = {name};
+    return;
   }
-  params->required_calls = {name};
+  for (const Json& tool : input.tools) {
+    if (!IsDeferred(tool)) params->required_calls.push_back(tool["function"]["name"].get<std::string>());
+  }
 }
 
 void ReadReasoning(const Api& api, const Fields& fields, ChatInput* input, GenerationParams* params) {

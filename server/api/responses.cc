@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/api/body_fields.h"
+#include "server/api/history.h"
 #include "server/api/output_form.h"
 #include "server/api/reply.h"
 #include "server/api/response_store.h"
@@ -257,6 +258,18 @@ class ResponsesReply : public Reply {
   FinishReason finish_ = FinishReason::kNone;
 };
 
+// Whether OpenAI's servers run a tool, such as web search. The type of a tool and of its choice may differ in their
+// ends, as in "web_search_preview". No `type`: any tool.
+bool HasHostedTool(const Fields& fields, const std::optional<std::string>& type) {
+  const Json* list = fields.Array("tools");
+  return list != nullptr && std::any_of(list->begin(), list->end(), [&](const Json& tool) {
+           const Json given = tool.value("type", Json());
+           const std::string name = given.is_string() ? given.get<std::string>() : "function";
+           if (name == "function" || name == "custom" || name == "namespace") return false;
+           return !type || (!type->empty() && (name.starts_with(*type) || type->starts_with(name)));
+         });
+}
+
 void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, GenerationParams* params) {
   params->calls_allowed = !input.tools.empty();
   params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
@@ -275,19 +288,23 @@ void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, Gener
       return ReadAllowedTools(in, names, params);
     }
     const std::string type = in.Text("type").value_or("");
-    if (type != "function" && type != "custom")
-      Refuse("tool_choice", "tool_choice.type must be \"function\", \"custom\" or \"allowed_tools\"");
     name = in.Text("name").value_or("");
+    if (type != "function" && type != "custom") {
+      if (HasHostedTool(fields, type)) return;  // the model answers from its own knowledge
+      Refuse("tool_choice",
+             "tool_choice.type must be \"function\", \"custom\", \"allowed_tools\" or the type of a tool in tools");
+    }
   } else if (*choice != "required") {
     Refuse("tool_choice", "tool_choice must be none, auto, required or {\"type\": \"function\", \"name\": ...}");
   }
-  if (input.tools.empty()) Refuse("tool_choice", "tool_choice requires a call, but tools is empty");
   for (const Json& tool : input.tools) {
     const auto tool_name = tool["function"]["name"].get<std::string>();
     if (name.empty() ? !IsDeferred(tool) : tool_name == name) params->required_calls.push_back(tool_name);
   }
-  if (params->required_calls.empty())
-    Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
+  if (!params->required_calls.empty()) return;
+  if (name.empty() ? input.tools.empty() && HasHostedTool(fields, std::nullopt) : HasHostedTool(fields, name)) return;
+  if (input.tools.empty()) Refuse("tool_choice", "tool_choice requires a call, but tools is empty");
+  Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
 }
 
 // Either include: ["message.output_text.logprobs"] or top_logprobs requests log-probabilities.
@@ -415,6 +432,11 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   ChatInput input;
   input.reasoning = ReadReasoning(api, fields);
   input.messages = ReadResponsesInput(fields, &before.root());
+  FinishHistory({.continues = std::nullopt,
+                 .param = "input",
+                 .missing_results = "the last item of input is a call whose output is missing: add the output of each "
+                                    "call"},
+                &input);
   NamespacedTools names;
   ReadResponsesTools(fields, before.root(), &input, &names);
   ReadResponsesToolChoice(fields, input, &params);

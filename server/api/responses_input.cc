@@ -1,9 +1,11 @@
 #include "server/api/responses_input.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "server/api/content.h"
+#include "server/api/history.h"
 #include "server/api/responses_tools.h"
 
 namespace dsv4::server {
@@ -71,14 +73,13 @@ class InputReader {
   Json Finish() {
     CloseReply();
     RefuseUnreadable(unreadable_);
-    if (!messages_.empty() && messages_.back()["role"] == "assistant")
-      Refuse("input", "the last item of input is from the assistant; add a user message or the output of a call");
     return std::move(messages_);
   }
 
  private:
   void CloseReply() {
     if (!reply_.is_null()) messages_.push_back(std::exchange(reply_, nullptr));
+    has_message_ = false;
   }
   Json& OpenReply() {
     if (reply_.is_null()) reply_ = {{"role", "assistant"}, {"content", ""}};
@@ -87,16 +88,25 @@ class InputReader {
 
   void AddMessage(const Fields& item, const std::string& path) {
     const std::string role = item.Text("role").value_or("");
+    if (role == "assistant") return AddAssistant(item, path);
     const Json* content = item.Get("content");
     bool only_notes = false;
     const std::string text = content == nullptr ? "" : ReadParts(*content, path + ".content", "\n\n", &only_notes);
-    if (role == "assistant") return AddText(text);
     if (role != "user" && role != "system" && role != "developer") {
       Refuse(path + ".role", path + ".role is \"" + role + "\"; expected user, assistant, system or developer");
     }
     if (role == "user") unreadable_ = only_notes ? path + ".content" : "";
     CloseReply();
-    messages_.push_back({{"role", role == "developer" ? "system" : role}, {"content", text}});
+    messages_.push_back({{"role", role}, {"content", text}});
+  }
+  void AddAssistant(const Fields& item, const std::string& path) {
+    if (has_message_) CloseReply();
+    if (const std::string reasoning = ReadMessageReasoning(item); !reasoning.empty()) AddReasoningText(reasoning);
+    Json content = item.Has("content") ? *item.Get("content") : Json();
+    if (content.is_array())
+      content.erase(std::remove_if(content.begin(), content.end(), IsReasoningPart), content.end());
+    AddText(ReadParts(content, path + ".content"));
+    has_message_ = true;
   }
   void AddText(const std::string& text) {
     // A second text after calls belongs to another reply.
@@ -112,6 +122,9 @@ class InputReader {
     if (const Json* summary = item.Array("summary"); text.empty() && summary != nullptr) {
       text = ReadParts(*summary, path + ".summary");
     }
+    AddReasoningText(text);
+  }
+  void AddReasoningText(const std::string& text) {
     if (!reply_.is_null() &&
         (reply_.contains("tool_calls") || !reply_["content"].get_ref<const std::string&>().empty())) {
       CloseReply();
@@ -128,10 +141,6 @@ class InputReader {
     CloseReply();
     messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(output)}});
   }
-  static std::string Arguments(const Fields& item) {
-    const std::string arguments = TextOr(item, "arguments", "");
-    return arguments.empty() ? "{}" : arguments;
-  }
   static std::string CallId(const Fields& item) { return TextOr(item, "call_id", TextOr(item, "id", "")); }
 
   // Adds calls that the client answers itself.
@@ -141,7 +150,8 @@ class InputReader {
       if (!name) Refuse(path + ".name", path + ".name is missing");
       if (const auto space = item.Text("namespace")) *name = *space + "__" + *name;
       const bool custom = type == "custom_tool_call";
-      AddCall(*name, CallId(item), custom ? Dump({{"input", TextOr(item, "input", "")}}) : Arguments(item));
+      AddCall(*name, CallId(item),
+              custom ? Dump({{"input", TextOr(item, "input", "")}}) : ReadArguments(item.Get("arguments")));
     } else if (type == "local_shell_call" || type == "shell_call") {
       AddCall(type == "shell_call" ? "shell" : "local_shell", CallId(item), TextOr(item, "action", "{}"));
     } else if (type == "apply_patch_call") {
@@ -193,6 +203,7 @@ class InputReader {
   }
 
   Json messages_, reply_;
+  bool has_message_ = false;  // the open reply has a message, not only notes
   std::string unreadable_;
 };
 

@@ -1,5 +1,5 @@
 // Rendering of a conversation. The specification is the official encoder, encoding_dsv4.py, which is published with the
-// weights.
+// weights. RenderServedPrompt differs from it in the list of messages (chat_served.cc) and in turn headers.
 #include <algorithm>
 #include <array>
 #include <unordered_map>
@@ -7,6 +7,7 @@
 
 #include "base/str.h"
 #include "dsv4/chat.h"
+#include "text/chat_served.h"
 #include "text/format.h"
 #include "text/json_value.h"
 
@@ -97,7 +98,23 @@ Status CheckMessage(const Message& m) {
   if (m.role != Role::kAssistant && m.role != Role::kUser && m.task != ChatTask::kNone) {
     return InvalidArgument("task belongs on a user or assistant message");
   }
-  if (m.role == Role::kDeveloper && m.content.empty()) return InvalidArgument("a developer message needs content");
+  return {};
+}
+
+Status CheckMessages(const std::vector<Message>& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Status status = CheckMessage(messages[i]);
+    if (!status.ok()) return InvalidArgument(StrCat("messages[", i, "]: ", status.message()));
+  }
+  return {};
+}
+
+// The official encoder refuses empty developer messages.
+Status CheckDevelopers(const std::vector<Message>& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].role == Role::kDeveloper && messages[i].content.empty())
+      return InvalidArgument(StrCat("messages[", i, "]: a developer message needs content"));
+  }
   return {};
 }
 
@@ -269,10 +286,16 @@ Status AppendToolCall(const ToolCall& call, PromptWriter* out) {
   return {};
 }
 
+// Which of the assistant's turns have a header.
+enum class Headers : uint8_t {
+  kAfterUsers,  // as in the official encoder
+  kAll,
+};
+
 class Renderer {
  public:
-  Renderer(std::vector<Message> messages, bool thinking, bool drop)
-      : messages_(std::move(messages)), thinking_(thinking), drop_(drop) {
+  Renderer(std::vector<Message> messages, bool thinking, bool drop, Headers headers)
+      : messages_(std::move(messages)), thinking_(thinking), drop_(drop), headers_(headers) {
     if (thinking_ && drop_) DropThinking(&messages_);
     last_user_ = LastUser(messages_);
   }
@@ -280,6 +303,7 @@ class Renderer {
   Status Render(std::string_view effort, PromptWriter* out) const {
     for (size_t i = 0; i < messages_.size(); ++i) {
       if (i == 0 && thinking_) out->Own(effort);
+      if (i == 0 && headers_ == Headers::kAll && messages_[0].role == Role::kAssistant) AppendHeader(i, out);
       DSV4_RETURN_IF_ERROR(AppendMessage(i, out));
       AppendTransition(i, out);
     }
@@ -338,39 +362,44 @@ class Renderer {
     return {};
   }
 
+  void AppendHeader(size_t i, PromptWriter* out) const {
+    out->Own(kAssistant);
+    out->Own(ThinksAt(i) ? kThink : kEndThink);
+  }
+
+  // Whether the assistant's turn begins after message i.
+  bool TurnFollows(size_t i) const {
+    if (i + 1 == messages_.size()) return true;
+    const Role next = messages_[i + 1].role;
+    // The official encoder writes the header before a reminder.
+    const bool before_reminder = headers_ == Headers::kAfterUsers || messages_[i].task != ChatTask::kNone;
+    return next == Role::kAssistant || (next == Role::kLatestReminder && before_reminder);
+  }
+
   // Writes the header of the assistant's turn at the end of the message before it.
   void AppendTransition(size_t i, PromptWriter* out) const {
+    if (!TurnFollows(i)) return;
     const Message& m = messages_[i];
-    if (i + 1 < messages_.size()) {
-      const Role next = messages_[i + 1].role;
-      if (next != Role::kAssistant && next != Role::kLatestReminder) return;
-    }
     if (m.task == ChatTask::kAction) {
       out->Own(kAssistant);
       out->Own(thinking_ ? kThink : kEndThink);
       out->Own(TaskToken(m.task));
     } else if (m.task != ChatTask::kNone) {
       out->Own(TaskToken(m.task));
-    } else if (IsUserLike(m)) {
-      out->Own(kAssistant);
-      out->Own(ThinksAt(i) ? kThink : kEndThink);
+    } else if (IsUserLike(m) || (headers_ == Headers::kAll && !m.wo_eos)) {
+      AppendHeader(i, out);
     }
   }
 
   std::vector<Message> messages_;
   bool thinking_;
   bool drop_;
+  Headers headers_;
   int64_t last_user_;
 };
 
-}  // namespace
-
-Result<RenderedPrompt> RenderPromptWithRanges(const ChatRequest& request, ChatDialect dialect) {
+Result<RenderedPrompt> Render(const ChatRequest& request, ChatDialect dialect, Headers headers) {
   DSV4_ASSIGN_OR_RETURN(const std::string_view effort, EffortText(request.effort, dialect));
-  for (size_t i = 0; i < request.messages.size(); ++i) {
-    const Status status = CheckMessage(request.messages[i]);
-    if (!status.ok()) return InvalidArgument(StrCat("messages[", i, "]: ", status.message()));
-  }
   std::vector<Message> messages = request.messages;
   DSV4_RETURN_IF_ERROR(PlaceTools(request, &messages));
   messages = Merge(std::move(messages));
@@ -379,9 +408,22 @@ Result<RenderedPrompt> RenderPromptWithRanges(const ChatRequest& request, ChatDi
                                      [](const Message& m) { return !m.tools.empty(); });
   PromptWriter prompt;
   if (request.add_bos) prompt.Own(kBos);
-  const Renderer renderer(std::move(messages), request.thinking, request.drop_thinking && !any_tools);
+  const Renderer renderer(std::move(messages), request.thinking, request.drop_thinking && !any_tools, headers);
   DSV4_RETURN_IF_ERROR(renderer.Render(effort, &prompt));
   return prompt.Take();
+}
+
+}  // namespace
+
+Result<RenderedPrompt> RenderPromptWithRanges(const ChatRequest& request, ChatDialect dialect) {
+  DSV4_RETURN_IF_ERROR(CheckMessages(request.messages));
+  DSV4_RETURN_IF_ERROR(CheckDevelopers(request.messages));
+  return Render(request, dialect, Headers::kAfterUsers);
+}
+
+Result<RenderedPrompt> RenderServedPrompt(const ChatRequest& request, ChatDialect dialect, LaterSystem later) {
+  DSV4_RETURN_IF_ERROR(CheckMessages(request.messages));
+  return Render(ToServed(request, later), dialect, Headers::kAll);
 }
 
 Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect) {

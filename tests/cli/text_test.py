@@ -75,6 +75,15 @@ class Text(CliTestCase):
         self.assertGreater(len(plain), 1)
         self.assertEqual(self.ok("detokenize", stdin=b" ".join(plain)), b"<think>")
 
+    def test_encode_is_the_official_encoder_or_as_served(self):
+        request = json.dumps({"messages": [{"role": role, "content": text} for role, text in
+                                           [("system", "A"), ("user", "q"), ("system", "B"), ("assistant", "x"), ("system", "C")]]})
+        official = "<｜begin▁of▁sentence｜>A<｜User｜>qBx<｜end▁of▁sentence｜>C"
+        served = ("<｜begin▁of▁sentence｜>A<｜User｜>q\n\nB<｜Assistant｜></think>x<｜end▁of▁sentence｜>"
+                  "<｜User｜>C<｜Assistant｜></think>")
+        self.assertEqual(self.ok("encode", stdin=request).decode(), official)
+        self.assertEqual(self.ok("encode", "--as-served", stdin=request).decode(), served)
+
     def test_encode_and_parse(self):
         request = {"messages": [{"role": "user", "content": "Hi"}], "thinking": True}
         prompt = self.ok("encode", stdin=json.dumps(request)).decode()

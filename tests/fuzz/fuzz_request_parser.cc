@@ -40,6 +40,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     } else {
       Require(!prompt.status().message().empty());
     }
+    const auto served = dsv4::RenderServedPrompt(*request, dialect);
+    Require(served.ok() ? dsv4::ValidUtf8Prefix(served->text) == served->text.size()
+                        : !served.status().message().empty());
   }
   return 0;
 }

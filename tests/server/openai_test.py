@@ -274,7 +274,7 @@ class Chat(ServerTestCase):
             ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "messages[0].role", "wizard"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400,
              "messages[0].content", "text only"),
-            ({"messages": [*SUM, {"role": "assistant", "content": "27"}]}, 400, "messages", "prefix"),
+            ({"messages": SUM, "continue_final_message": True}, 400, "messages", "only an assistant message"),
             ({"temperature": -1}, 400, "temperature", "-1"),
             ({"temperature": "hot"}, 400, "temperature", "hot"),
             ({"top_p": 1.5}, 400, "top_p", "1.5"),

@@ -37,10 +37,15 @@ class Logprobs(ServerTestCase):
             self.assertGreaterEqual(len(told), len(part["logprobs"]) - 1)
 
     def test_an_input_that_ends_with_the_models_own_words(self):
-        for last in [{"type": "message", "role": "assistant", "content": "75"}, {"type": "web_search_call", "action": {"query": "x"}}]:
-            reply = self.server.post("/v1/responses", {"input": [*SUM, last]})
-            self.assertEqual(self.refused(reply, 400, "last item of input")["param"], "input")
-            self.assertNotIn("prefix", reply.json["error"]["message"])
+        begun = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "27 + 48 = "}]}
+        asked = {"reasoning": {"effort": "none"}, "temperature": 0, "max_output_tokens": 20}
+        reply = self.server.post("/v1/responses", {"input": [*SUM, begun], **asked})
+        self.assertEqual(reply.json["output"][0]["content"][0]["text"], "75.")
+        search = {"type": "web_search_call", "action": {"query": "x"}}
+        self.assertEqual(self.server.post("/v1/responses", {"input": [*SUM, search], **asked}).status, 200)
+        call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+        reply = self.server.post("/v1/responses", {"input": [*SUM, call]})
+        self.assertEqual(self.refused(reply, 400, "output is missing")["param"], "input")
 
     def test_they_are_bounded_in_a_stream_too(self):
         asked = {"top_logprobs": 100, "stream": True, "max_output_tokens": 3000, "ignore_eos": True, "reasoning": {"effort": "none"}}

@@ -1,5 +1,4 @@
-// Prompts in the format's own words. Abbreviations as in the vectors' source: [ BOS, ] EOS, U user, A assistant, T
-// <think>, /T </think>.
+// Prompts in the format's own words, abbreviated as in brief.h.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,11 +7,13 @@
 #include <vector>
 
 #include "dsv4/chat.h"
+#include "text/brief.h"
 #include "text/support.h"
 
 namespace dsv4 {
 namespace {
 
+using test::Full;
 using test::V4;
 
 using ::testing::EndsWith;
@@ -21,22 +22,6 @@ using ::testing::StartsWith;
 
 constexpr auto kPreview = ChatDialect::kV4Preview;
 constexpr auto k0731 = ChatDialect::kV40731;
-
-// Writes the abbreviations out: {[} {]} {U} {A} {T} {/T}, and {D} for the DSML marker.
-std::string Full(std::string text) {
-  const std::pair<std::string_view, std::string_view> names[] = {{"{[}", "<｜begin▁of▁sentence｜>"},
-                                                                 {"{]}", "<｜end▁of▁sentence｜>"},
-                                                                 {"{U}", "<｜User｜>"},
-                                                                 {"{A}", "<｜Assistant｜>"},
-                                                                 {"{T}", "<think>"},
-                                                                 {"{/T}", "</think>"},
-                                                                 {"{D}", "｜DSML｜"}};
-  for (const auto& [from, to] : names) {
-    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-      text.replace(at, from.size(), to);
-  }
-  return text;
-}
 
 std::string Render(const std::string& json, ChatDialect dialect = kPreview) {
   const auto request = ParseChatRequest(json);
@@ -180,7 +165,7 @@ TEST(ChatRender, EffortTable) {
   const std::string plain = Full("{[}A{U}q{A}{T}"), chat = Full("{[}A{U}q{A}{/T}");
   EXPECT_EQ(with("null", kPreview), plain);
   EXPECT_EQ(with("null", k0731), plain);
-  EXPECT_THAT(with("\"low\"", kPreview), StartsWith("render: effort \"low\""));
+  EXPECT_THAT(with("\"low\"", kPreview), StartsWith("render: effort: this model (V4 preview) has no \"low\""));
   EXPECT_EQ(with("\"low\"", k0731), plain);
   EXPECT_EQ(with("\"high\"", kPreview), plain);
   EXPECT_THAT(with("\"high\"", k0731), StartsWith(Full("{[}") + absolute));
