@@ -34,8 +34,11 @@ void AddAccessFlags(CLI::App* c, ServeOptions* o) {
   AddPath(c, "--api-key-file", &o->api_key_file,
           "require one of the keys in this file; each line has a key, or a label for the log and a key");
   c->add_flag("--share-cache", s->share_cache, "let all keys use one prefix cache (default: one cache per key)");
-  AddText(c, "--cors-origin", "ORIGIN", "origin whose web pages may use the server (default: none)",
-          [=](const std::string& text) { s->cors_origin = text; });
+  AddTexts(c, "--cors-origin", "ORIGIN",
+           "origin whose web pages may use the server; *: any origin (default: none; may be repeated)",
+           [=](const std::string& text) {
+             if (!text.empty()) s->cors_origins.push_back(text);
+           });
   AddTexts(
       c, "--allowed-host", "NAME",
       "host name that requests may use, in addition to localhost, 127.* and --host; without the flag, a server that "

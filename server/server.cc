@@ -113,7 +113,7 @@ class Server {
                                      [this](ExchangePtr e) { Handle(std::move(e)); },
                                      [this](const HttpRequest& r, const HttpDone& d) { Done(r, d); }));
     access_.emplace(AccessOptions{.api_keys = options_.api_keys,
-                                  .cors_origin = options_.cors_origin,
+                                  .cors_origins = options_.cors_origins,
                                   .check_host = http_->is_loopback() || !options_.allowed_hosts.empty(),
                                   .allowed_hosts = AllowedHosts(),
                                   .key_guesses = options_.key_guesses});
@@ -225,19 +225,21 @@ class Server {
   // ---- On the I/O thread
 
   // Decides from a request's header, before its body is read: by its host, origin, key, route and method.
-  HttpVerdict Admit(const HttpRequest& head) {
-    const ErrorForm form = head.path.starts_with("/v1/messages") ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
+  HttpVerdict Admit(const HttpRequest& given) {
+    HttpRequest head = given;
+    head.path = RoutePath(given.path);
+    const bool anthropic = head.path.starts_with("/v1/messages") || head.path.starts_with("/anthropic/");
+    const ErrorForm form = anthropic ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
     std::string allow;
     const std::optional<ApiError> error = WhyRefused(head, &allow);
-    auto note = MakeNote(head);
-    if (!error) {
-      return {.refusal = {},
-              .max_body_bytes = head.method == "POST" ? options_.max_body_bytes : kMaxIdleBody,
-              .note = std::move(note)};
+    HttpVerdict verdict{.note = MakeNote(head), .path = head.path, .headers = access_->CorsHeaders(head)};
+    if (error) {
+      verdict.refusal = ErrorReply(form, *error, head.id);
+      if (!allow.empty()) verdict.refusal->headers.emplace_back("Allow", allow);
+    } else {
+      verdict.max_body_bytes = head.method == "POST" ? options_.max_body_bytes : kMaxIdleBody;
     }
-    HttpReply reply = ErrorReply(form, *error, head.id);
-    if (!allow.empty()) reply.headers.emplace_back("Allow", allow);
-    return {.refusal = std::move(reply), .note = std::move(note)};
+    return verdict;
   }
 
   std::shared_ptr<RequestNote> MakeNote(const HttpRequest& head) const {
@@ -259,7 +261,7 @@ class Server {
     if (open) return get ? std::nullopt : std::optional(wrong_method("GET"));
     if (head.metrics) return ApiError(404, "this port serves only /metrics and /health; use the server's main port");
     if (head.reserved) return Unavailable("too many connections", 1);
-    if (head.method == "OPTIONS" && !options_.cors_origin.empty()) return std::nullopt;
+    if (head.method == "OPTIONS" && !options_.cors_origins.empty()) return std::nullopt;
     if (auto error = access_->Check(head, Clock::now())) return error;
     if (IsQuick(head.path)) return get ? std::nullopt : std::optional(wrong_method("GET"));
     if (draining_) return Unavailable("the server is shutting down", 5);

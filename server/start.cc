@@ -17,9 +17,9 @@ std::chrono::milliseconds ToMilliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// A value that no browser sends as an origin would silently lock out all pages.
+// A value that no browser sends as an origin would silently lock out its pages.
 Status CheckOrigin(const std::string& origin) {
-  if (origin.empty() || origin == "*" || origin == "null") return {};
+  if (origin == "*" || origin == "null") return {};
   const size_t scheme = origin.find("://");
   if (scheme != std::string::npos && scheme > 0 && origin.size() > scheme + 3 && origin == LowerAscii(origin) &&
       origin.find_first_of("/ ,", scheme + 3) == std::string::npos) {
@@ -28,30 +28,23 @@ Status CheckOrigin(const std::string& origin) {
   return InvalidArgument(
       "--cors-origin is '" + origin +
       "'; accepted: one origin as browsers send it, for example https://chat.example (lower case, after the "
-      "host only a port), or *");
+      "host only a port), or *; repeat the flag for several origins");
 }
 
 }  // namespace
 
 HttpOptions MakeHttpOptions(const ServerOptions& options) {
-  HttpOptions http{.host = options.host,
-                   .port = options.port,
-                   .metrics_port = options.metrics_port,
-                   .tls_cert = options.tls_cert,
-                   .tls_key = options.tls_key,
-                   .max_body_total = options.max_body_total,
-                   .max_connections = options.max_connections,
-                   .header_timeout = ToMilliseconds(options.header_timeout_s),
-                   .body_timeout = ToMilliseconds(options.body_timeout_s),
-                   .write_timeout = ToMilliseconds(options.write_timeout_s),
-                   .min_rate = options.min_rate};
-  if (!options.cors_origin.empty()) {
-    http.headers = {{"Access-Control-Allow-Origin", options.cors_origin},
-                    {"Access-Control-Allow-Headers", "*, Authorization"},
-                    {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
-                    {"Access-Control-Expose-Headers", "x-request-id, request-id"}};
-  }
-  return http;
+  return {.host = options.host,
+          .port = options.port,
+          .metrics_port = options.metrics_port,
+          .tls_cert = options.tls_cert,
+          .tls_key = options.tls_key,
+          .max_body_total = options.max_body_total,
+          .max_connections = options.max_connections,
+          .header_timeout = ToMilliseconds(options.header_timeout_s),
+          .body_timeout = ToMilliseconds(options.body_timeout_s),
+          .write_timeout = ToMilliseconds(options.write_timeout_s),
+          .min_rate = options.min_rate};
 }
 
 Result<std::unique_ptr<FolderLock>> TakeDiskFolder(const ServerOptions& options) {
@@ -68,7 +61,7 @@ namespace dsv4 {
 
 Status CheckServing(const ServerOptions& options) {
   using namespace server;
-  DSV4_RETURN_IF_ERROR(CheckOrigin(options.cors_origin));
+  for (const std::string& origin : options.cors_origins) DSV4_RETURN_IF_ERROR(CheckOrigin(origin));
   DSV4_RETURN_IF_ERROR(HttpServer::Listen(MakeHttpOptions(options), {}, {}, {}).status());
   DSV4_RETURN_IF_ERROR(TakeDiskFolder(options).status());
   if (!options.otlp_endpoint.empty())

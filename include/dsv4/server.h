@@ -29,7 +29,7 @@ struct ServerOptions {
   std::vector<std::string> api_keys;         // empty: no key is required
   std::vector<std::string> key_labels = {};  // label of each key in the log; missing or "": "key-N"
   bool share_cache = false;                  // all keys use one prefix cache; false: one per key
-  std::string cors_origin;                   // "": no CORS headers
+  std::vector<std::string> cors_origins;     // empty: no CORS headers; "*": any origin
   // Host names that requests may use, in addition to localhost, 127.0.0.0/8, ::1 and `host`. Empty: if other machines
   // can reach `host`, requests may use any name.
   std::vector<std::string> allowed_hosts;

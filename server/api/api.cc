@@ -257,8 +257,15 @@ void CheckModel(const Api& api, const Fields& fields) {
 }
 
 bool IsModelName(const ServerOptions& options, const std::string& name) {
-  return name == options.model_name ||
-         std::find(options.other_names.begin(), options.other_names.end(), name) != options.other_names.end();
+  const auto is_served = [&](std::string_view text) {
+    return text == options.model_name ||
+           std::find(options.other_names.begin(), options.other_names.end(), text) != options.other_names.end();
+  };
+  // Claude Code's mark of a context of a million tokens, which some routers pass on.
+  constexpr std::string_view kLongContext = "[1m]";
+  const std::string_view base = std::string_view(name).substr(0,
+                                                              name.size() - std::min(name.size(), kLongContext.size()));
+  return is_served(name) || (LowerAscii(name.substr(base.size())) == kLongContext && is_served(base));
 }
 
 ApiError NoSuchModel(const ServerOptions& options, const std::string& name) {

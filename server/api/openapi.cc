@@ -49,13 +49,9 @@ Json FieldSchema(const FieldSpec& field) {
   return schema;
 }
 
-std::string OpenApiPath(const RouteEntry& route) {
-  return std::string(route.path) + (route.path.size() > 1 && route.path.back() == '/' ? "{name}" : "");
-}
-
 Json OperationOf(const RouteEntry& route) {
   Json operation = {{"summary", route.summary}};
-  if (OpenApiPath(route).ends_with("{name}")) {
+  if (route.path.find("{name}") != route.path.npos) {
     operation["parameters"] = Json::array(
         {{{"name", "name"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}});
   }
@@ -122,7 +118,8 @@ padding: 0 1rem } table { border-collapse: collapse; width: 100% } td { border-t
 
 std::string OpenApiJson(const ServerOptions& options) {
   Json paths = Json::object();
-  for (const RouteEntry& route : Routes()) paths[OpenApiPath(route)][LowerAscii(route.method)] = OperationOf(route);
+  for (const RouteEntry& route : Routes())
+    paths[std::string(route.path)][LowerAscii(route.method)] = OperationOf(route);
   Json api = {{"openapi", "3.1.0"},
               {"info",
                {{"title", "dsv4 serve"},
@@ -140,7 +137,7 @@ std::string OpenApiJson(const ServerOptions& options) {
 std::string RoutesPage() {
   std::string page(kPageHead);
   for (const RouteEntry& route : Routes()) {
-    page += "\n<h2><code>" + std::string(route.method) + " " + HtmlText(OpenApiPath(route)) + "</code></h2><p>" +
+    page += "\n<h2><code>" + std::string(route.method) + " " + HtmlText(route.path) + "</code></h2><p>" +
             HtmlText(route.summary) + ".\n";
     if (route.body == nullptr) continue;
     page += "<table>\n";

@@ -15,13 +15,13 @@ const std::array kRoutes = {
     RouteEntry{"POST", "/v1/completions", ServeCompletions, kByOpenAi, "OpenAI's completions of texts or token ids",
                &kCompletionsBody},
     RouteEntry{"POST", "/v1/responses", ServeResponses, kByOpenAi, "OpenAI's responses", &kResponsesBody},
-    RouteEntry{"GET", "/v1/responses/", ServeStoredResponse, kByOpenAi, "A stored response"},
-    RouteEntry{"DELETE", "/v1/responses/", ServeDeleteResponse, kByOpenAi, "Deletes a stored response"},
+    RouteEntry{"GET", "/v1/responses/{name}", ServeStoredResponse, kByOpenAi, "A stored response"},
+    RouteEntry{"DELETE", "/v1/responses/{name}", ServeDeleteResponse, kByOpenAi, "Deletes a stored response"},
     RouteEntry{"POST", "/v1/messages", ServeMessages, kByAnthropic, "Anthropic's messages", &kMessagesBody},
     RouteEntry{"POST", "/v1/messages/count_tokens", ServeCountTokens, kByAnthropic, "The number of tokens of a message",
                &kCountTokensBody},
     RouteEntry{"GET", "/v1/models", ServeModels, kByOpenAi, "The served names"},
-    RouteEntry{"GET", "/v1/models/", ServeModels, kByOpenAi, "One served name"},
+    RouteEntry{"GET", "/v1/models/{name}", ServeModels, kByOpenAi, "One served name"},
     RouteEntry{"POST", "/v1/chat/completions/render", ServeChatRender, kByOpenAi, "The token ids of a chat",
                &kChatRenderBody},
     RouteEntry{"POST", "/v1/completions/render", ServeCompletionsRender, kByOpenAi, "The token ids of prompts",
@@ -43,9 +43,28 @@ const std::array kRoutes = {
     RouteEntry{"GET", "/favicon.ico", nullptr, kByOpenAi, "An empty reply"},
 };
 
-bool HasPath(const RouteEntry& route, std::string_view path) {
-  if (route.path == path) return true;
-  return route.path.size() > 1 && route.path.back() == '/' && path.starts_with(route.path);
+// A name at the end of a route may have slashes.
+bool Fits(std::string_view route, std::string_view path) {
+  const size_t open = route.find('{');
+  if (open == route.npos) return route == path;
+  const std::string_view before = route.substr(0, open), after = route.substr(route.find('}') + 1);
+  if (path.size() <= before.size() + after.size() || !path.starts_with(before) || !path.ends_with(after)) return false;
+  const std::string_view name = path.substr(before.size(), path.size() - before.size() - after.size());
+  return after.empty() || name.find('/') == name.npos;
+}
+
+// If two routes fit a path, the one with the higher rank counts.
+int Rank(std::string_view route) { return route.find('{') == route.npos ? 2 : route.ends_with('}') ? 0 : 1; }
+
+bool IsPath(std::string_view path) { return FindRoute(path, "GET") != nullptr; }
+
+std::string WithSingleSlashes(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    if (c != '/' || !out.ends_with('/')) out += c;
+  }
+  if (out.size() > 1 && out.ends_with('/')) out.pop_back();
+  return out;
 }
 
 }  // namespace
@@ -55,25 +74,39 @@ std::span<const RouteEntry> Routes() { return kRoutes; }
 const RouteEntry* FindRoute(std::string_view path, std::string_view method) {
   const RouteEntry* found = nullptr;
   for (const RouteEntry& route : kRoutes) {
-    if (HasPath(route, path) && (found == nullptr || route.method == method)) found = &route;
+    if (!Fits(route.path, path)) continue;
+    const int more = found == nullptr ? 1 : Rank(route.path) - Rank(found->path);
+    if (more > 0 || (more == 0 && route.method == method)) found = &route;
   }
   return found;
 }
 
-std::string PathMeantBy(std::string_view path) {
-  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
-  const std::string longer = "/v1" + std::string(path);
-  const std::string_view shorter = path.starts_with("/v1/") ? path.substr(3) : path;
-  for (const std::string_view meant : {path, std::string_view(longer), shorter}) {
-    if (FindRoute(meant, "GET") != nullptr) return std::string(meant);
+std::string RoutePath(std::string_view path) {
+  const std::string clean = WithSingleSlashes(path);
+  if (IsPath(clean)) return clean;
+  std::string_view rest = clean;
+  for (const std::string_view base : {"/beta", "/anthropic"}) {
+    if (rest.starts_with(base) && rest.substr(base.size()).starts_with('/')) {
+      rest.remove_prefix(base.size());
+      break;
+    }
   }
-  return "";
+  const std::string in_v1 = rest.starts_with("/v1/") ? std::string(rest) : "/v1" + std::string(rest);
+  return IsPath(in_v1) ? in_v1 : std::string(path);
+}
+
+std::string PathMeantBy(std::string_view path) {
+  const std::string clean = WithSingleSlashes(path);
+  if (!clean.starts_with("/v1/")) return "";
+  const std::string meant = RoutePath(std::string_view(clean).substr(3));
+  return IsPath(meant) ? meant : "";
 }
 
 std::string MethodsOf(std::string_view path) {
+  const RouteEntry* found = FindRoute(path, "");
   std::string methods;
   for (const RouteEntry& route : kRoutes) {
-    if (HasPath(route, path)) methods.append(methods.empty() ? "" : ", ").append(route.method);
+    if (found != nullptr && route.path == found->path) methods.append(methods.empty() ? "" : ", ").append(route.method);
   }
   return methods;
 }

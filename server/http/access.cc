@@ -64,11 +64,33 @@ bool Access::HostMayBeNamed(std::string_view host) const {
   return IsLoopbackName(name) || std::any_of(options_.allowed_hosts.begin(), options_.allowed_hosts.end(), is_name);
 }
 
+bool Access::IsCorsOrigin(std::string_view origin) const {
+  const auto& origins = options_.cors_origins;
+  return std::any_of(origins.begin(), origins.end(),
+                     [&](const std::string& allowed) { return allowed == "*" || allowed == origin; });
+}
+
+// A reply names at most one origin. If there are several, it is the one that asked, and caches must keep one reply per
+// origin.
+HeaderList Access::CorsHeaders(const HttpRequest& head) const {
+  const auto& origins = options_.cors_origins;
+  if (origins.empty()) return {};
+  HeaderList headers = {{"Access-Control-Allow-Headers", "*, Authorization"},
+                        {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
+                        {"Access-Control-Expose-Headers", "x-request-id, request-id, Retry-After, x-should-retry"}};
+  const bool any = std::find(origins.begin(), origins.end(), "*") != origins.end();
+  const bool one = any || origins.size() == 1;
+  const std::string origin = any ? "*" : one ? origins.front() : std::string(head.Header("origin"));
+  if (!one) headers.emplace_back("Vary", "Origin");
+  if (one || IsCorsOrigin(origin)) headers.emplace_back("Access-Control-Allow-Origin", origin);
+  return headers;
+}
+
 // A browser sends the origin of the page. It sends some kinds of requests without asking the server first, so pages of
 // other origins could make this server work.
 bool Access::OriginMayAsk(const HttpRequest& head) const {
   const std::string_view origin = head.Header("origin");
-  if (origin.empty() || options_.cors_origin == "*" || origin == options_.cors_origin) return true;
+  if (origin.empty() || IsCorsOrigin(origin)) return true;
   const size_t scheme = origin.find("://");
   return scheme != std::string_view::npos && origin.substr(scheme + 3) == head.Header("host");
 }

@@ -15,7 +15,7 @@ namespace dsv4::server {
 
 struct AccessOptions {
   std::vector<std::string> api_keys;       // empty: no key is needed
-  std::string cors_origin;                 // another origin whose pages may send requests; "*": all
+  std::vector<std::string> cors_origins;   // other origins whose pages may send requests; "*": all
   bool check_host = false;                 // accept only the names of this machine and `allowed_hosts`
   std::vector<std::string> allowed_hosts;  // without a port
   double key_guesses = 5;                  // wrong keys per second from one address; 0: no limit
@@ -31,6 +31,9 @@ class Access {
   // Returns why the request is refused, or nullopt.
   std::optional<ApiError> Check(const HttpRequest& head, Clock::time_point now);
 
+  // Returns the headers that let a page of another origin read the reply. Empty: no other origin may.
+  HeaderList CorsHeaders(const HttpRequest& head) const;
+
  private:
   // Wrong keys that an address may still send; they refill with time.
   struct Guesses {
@@ -39,6 +42,7 @@ class Access {
   };
 
   bool HostMayBeNamed(std::string_view host) const;
+  bool IsCorsOrigin(std::string_view origin) const;
   bool OriginMayAsk(const HttpRequest& head) const;
   std::optional<ApiError> CheckKey(const HttpRequest& head, Clock::time_point now);
   Guesses& GuessesOf(const std::string& peer, Clock::time_point now);

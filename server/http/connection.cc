@@ -115,6 +115,7 @@ void Connection::NextRequest() {
   parser_->body_limit(std::numeric_limits<std::uint64_t>::max());  // IncomingBody has its own
   arrival_ = {};
   head_ = {};
+  added_headers_.clear();
   header_checked_ = false;
   header_lines_ = 0;
   if (in_.empty()) in_ = std::string();  // an idle connection holds nothing
@@ -237,8 +238,10 @@ bool Connection::CheckHeader() {
   keep_alive_ = parser_->keep_alive() && !reserved_;
   head_ = ReadHead();
   if (!HasSoundHeader()) return false;
-  const HttpVerdict verdict = shared_.gate(head_);
+  HttpVerdict verdict = shared_.gate(head_);
   head_.note = verdict.note;
+  if (!verdict.path.empty()) head_.path = std::move(verdict.path);
+  added_headers_ = std::move(verdict.headers);
   const bool has_body = !parser_->is_done();
   if (verdict.refusal) {
     Refuse(*verdict.refusal, /*read_on=*/!has_body);

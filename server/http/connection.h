@@ -160,6 +160,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<Parser> parser_;
   Arrival arrival_;
   HttpRequest head_;
+  HeaderList added_headers_;  // the gate's, for its reply
   bool header_checked_ = false;
   size_t header_lines_ = 0;  // lines that the parser has taken
 

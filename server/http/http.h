@@ -56,7 +56,6 @@ struct HttpOptions {
   size_t min_rate = 4 << 10;                         // bytes per second; 0: any progress is enough
   std::chrono::milliseconds keep_alive{75000};       // silence between requests
   size_t pressure_bytes = 256 << 10;                 // unsent bytes at which OnPressure(true) is called
-  HeaderList headers = {};                           // added to every reply
   size_t max_unsent_bytes = 8 << 20;                 // unsent bytes of a stream at which the connection is closed
   // Limit of the unsent bytes of all replies, without the first pressure_bytes of each. One reply may be larger if no
   // other holds any.
@@ -91,6 +90,8 @@ struct HttpVerdict {
   std::optional<HttpReply> refusal;  // the reply; the body is not read then
   size_t max_body_bytes = 0;         // a larger body gets a 413
   std::shared_ptr<RequestNote> note = nullptr;
+  std::string path = {};    // replaces the request's path; "": the path stays
+  HeaderList headers = {};  // added to the reply, whoever makes it
 };
 
 // One request and its reply. Any thread may call any method. Calls on one Exchange are carried out in order.

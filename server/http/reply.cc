@@ -174,7 +174,7 @@ std::string Connection::Head(int status, std::string_view type, const HeaderList
   head += "Date: " + HttpDate() + "\r\n";
   if (!type.empty()) head += "Content-Type: " + std::string(type) + "\r\n";
   head += "x-request-id: " + request_.id + "\r\n";
-  for (const auto& [name, value] : shared_.options.headers) head += name + ": " + value + "\r\n";
+  for (const auto& [name, value] : added_headers_) head += name + ": " + value + "\r\n";
   for (const auto& [name, value] : headers) head += name + ": " + value + "\r\n";
   if (!keep_alive_ || shared_.draining) {
     head += "Connection: close\r\n";

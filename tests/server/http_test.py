@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 
-from support import NANO, SLOWNESS, Server, ServerTestCase, best_of, in_parallel, main
+from support import NANO, SLOWNESS, SUM, Server, ServerTestCase, best_of, in_parallel, main
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -137,11 +137,31 @@ class Framing(ServerTestCase):
         error = self.server.get("/v1/messages")
         self.assertEqual((error.status, error.json["type"]), (405, "error"))
         self.assertEqual(self.server.get("/health/nothing").status, 404)
-        for path, meant in [("/chat/completions", "/v1/chat/completions"), ("/v1/v1/messages", "/v1/messages"), ("/metrics/", "/metrics"),
-                            ("/models", "/v1/models"), ("/v1/tokenize", "/tokenize")]:
+        for path, meant in [("/v1/v1/messages", "/v1/messages"), ("/v1/tokenize", "/tokenize"), ("/v1//tokenize/", "/tokenize")]:
             self.refused(self.server.post(path, {}), 404, f"did you mean {meant}? ")
-        for path in ["/nowhere", "/v1", "/v1/"]:
-            self.assertNotIn("did you mean", self.refused(self.server.get(path), 404, "there is no " + path)["message"])
+        for path in ["/nowhere", "/v1", "/v1/", "/beta", "/beta/tokenize", "/v1/nowhere", "/beta/beta/models", "/v1/models/x/y/../z"]:
+            self.assertNotIn("did you mean", self.refused(self.server.get(path), 404, "there is no ")["message"], path)
+
+    def test_other_addresses_of_a_route(self):
+        body = {"messages": SUM, "max_tokens": 2, "temperature": 0, "thinking": {"type": "disabled"}}
+        whole = self.server.post("/v1/chat/completions", body).json
+        for path in ["/chat/completions", "/beta/chat/completions", "/beta/v1/chat/completions", "/v1/chat/completions/",
+                     "/v1//chat/completions", "//v1/chat///completions//", "/beta//chat/completions/?a=b"]:
+            reply = self.server.post(path, body)
+            self.assertEqual(reply.status, 200, path)
+            self.assertEqual(reply.json["choices"], whole["choices"], path)
+        for path in ["/models", "/v1/models/", "/beta/models", "/anthropic/v1/models"]:
+            self.assertEqual(self.server.get(path).json["object"], "list", path)
+        self.assertEqual(self.server.get("/models/nano/").json["id"], "nano")
+        self.assertEqual(self.server.get("/health/").json["status"], "ok")
+        message = self.server.post("/anthropic/v1/messages", body)
+        self.assertEqual((message.status, message.json["type"]), (200, "message"))
+        self.assertEqual(self.server.post("/anthropic/v1/messages/count_tokens", body).status, 200)
+        # Errors have the form of the route, and metrics have its path.
+        for reply, status in [(self.server.post("/anthropic/v1/messages/", {}), 400), (self.server.get("/anthropic/nowhere"), 404)]:
+            self.assertEqual((reply.status, reply.json["type"]), (status, "error"))
+        self.assertEqual(self.server.get("/beta/completions").headers["allow"], "POST")
+        self.assertGreater(self.server.metric("dsv4_http_requests_total", route="/v1/chat/completions"), 6)
 
     def test_an_empty_body(self):
         for path in ["/v1/chat/completions", "/tokenize"]:
@@ -248,6 +268,27 @@ class Keys(ServerTestCase):
         reply = self.server.request("OPTIONS", "/v1/models")
         self.assertEqual((reply.status, reply.headers["access-control-allow-origin"]), (204, "http://page"))
         self.assertEqual(self.server.get("/v1/models", Origin="http://page", **{"X-Api-Key": "secret-1"}).status, 200)
+        # Another address of a route needs the same key.
+        for path in ["/models", "/beta/models", "//v1/models/", "/anthropic/v1/models", "//metrics", "/metrics/"]:
+            self.refused(self.server.get(path), 401, "API key")
+
+
+class Origins(ServerTestCase):
+    FLAGS = ["--cors-origin", "https://a.example", "--cors-origin", "https://b.example"]
+
+    def test_each_origin_that_was_named_may_use_the_server(self):
+        for origin in ["https://a.example", "https://b.example"]:
+            for reply, status in [(self.server.get("/v1/models", Origin=origin), 200),
+                                  (self.server.post("/v1/completions", {}, Origin=origin), 400),
+                                  (self.server.get("/nowhere", Origin=origin), 404),
+                                  (self.server.request("OPTIONS", "/v1/models", None, {"Origin": origin}), 204)]:
+                self.assertEqual((reply.status, reply.headers.get("access-control-allow-origin")), (status, origin))
+                self.assertEqual(reply.headers["vary"], "Origin")
+                self.assertIn("Retry-After", reply.headers["access-control-expose-headers"])
+        for headers in [{}, {"Origin": "https://c.example"}, {"Origin": "null"}]:
+            reply = self.server.get("/v1/models", **headers)
+            self.assertEqual(reply.status, 403 if headers else 200)
+            self.assertNotIn("access-control-allow-origin", reply.headers)
 
 
 class Life(ServerTestCase):

@@ -488,7 +488,10 @@ class StrictModel(ServerTestCase):
     FLAGS = ["--strict-model", "--served-model-name", "deepseek", "--reasoning-field", "both", "--default-thinking", "off"]
 
     def test_names_and_defaults(self):
-        self.refused(self.server.post("/v1/chat/completions", {"model": "gpt-4", "messages": SUM}), 404, "gpt-4", "deepseek")
+        for name in ["gpt-4", "deepseek[2m]", "deepseek[1m][1m]", "[1m]", "x[1m]", "1m]"]:
+            self.refused(self.server.post("/v1/chat/completions", {"model": name, "messages": SUM}), 404, "'%s'" % name, "deepseek")
+        for name in ["deepseek[1m]", "deepseek[1M]"]:  # Claude Code's mark of a long context
+            self.assertEqual(self.chat(model=name)["model"], "deepseek")
         reply = self.chat(model="deepseek")
         self.assertEqual(reply["model"], "deepseek")
         self.assertNotIn("reasoning_content", reply["choices"][0]["message"])

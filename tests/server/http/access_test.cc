@@ -44,11 +44,30 @@ TEST(Access, OnThisMachineOnlyItsOwnNamesHold) {
 }
 
 TEST(Access, PagesOfOtherOriginsMayNotAsk) {
-  Access access({.cors_origin = "http://page"});
+  Access access({.cors_origins = {"http://page"}});
   EXPECT_EQ(StatusOf(access.Check(From("here", {{"origin", "http://page"}}), kNow)), 200);
   EXPECT_EQ(StatusOf(access.Check(From("here", {{"origin", "https://here"}}), kNow)), 200);
   EXPECT_EQ(StatusOf(access.Check(From("here", {{"origin", "http://elsewhere"}}), kNow)), 403);
   EXPECT_EQ(StatusOf(access.Check(From("here", {{"origin", "null"}}), kNow)), 403);
+}
+
+TEST(Access, EachNamedOriginMayAskAndReadsItsOwnNameInTheReply) {
+  Access access({.cors_origins = {"http://a", "http://b"}});
+  const auto allowed = [](const Access& of, HeaderList headers) {
+    for (const auto& [name, value] : of.CorsHeaders(From("here", std::move(headers)))) {
+      if (name == "Access-Control-Allow-Origin") return value;
+    }
+    return std::string("none");
+  };
+  for (const std::string origin : {"http://a", "http://b"}) {
+    EXPECT_EQ(StatusOf(access.Check(From("here", {{"origin", origin}}), kNow)), 200);
+    EXPECT_EQ(allowed(access, {{"origin", origin}}), origin);
+  }
+  EXPECT_EQ(StatusOf(access.Check(From("here", {{"origin", "http://c"}}), kNow)), 403);
+  EXPECT_EQ(allowed(access, {{"origin", "http://c"}}), "none");
+  EXPECT_EQ(allowed(access, {}), "none");
+  EXPECT_EQ(allowed(Access({.cors_origins = {"http://a", "*"}}), {{"origin", "http://c"}}), "*");
+  EXPECT_EQ(allowed(Access({}), {{"origin", "http://c"}}), "none");
 }
 
 TEST(Access, WrongKeysAreSlowedDownAndTheRightOneIsNotCounted) {
