@@ -97,8 +97,8 @@ Status CheckOffload(const EngineOptions& engine) {
   }
   DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankDevices(engine.device));
   if (ranks.size() > 1) {
-    return InvalidArgument(StrCat("--expert-compute cpu and auto need a single rank, and ", engine.device, " has ",
-                                  ranks.size(), "; use one GPU, or --expert-compute gpu"));
+    return InvalidArgument(StrCat("--expert-compute cpu and auto need one GPU, and ", engine.device, " has ",
+                                  ranks.size(), " ranks; use one GPU, or --expert-compute gpu"));
   }
   if (engine.batch_invariant) {
     return InvalidArgument(
