@@ -96,8 +96,8 @@ enum class Appends : uint8_t {
   kBefore,  // attention reads them, in the launch that makes them, unless a plan is by tokens: where no sequence has
             // more tokens than one and those that rings have slots to spare for
   kAfter,
-  kNever,  // for layers that do not compress, in decode steps of more than one token a sequence. There cache.positions
-           // say which rows a token sees, rope where it stands
+  kNever,  // does not append. For sliding layers, in decode steps with several tokens per sequence: cache.positions
+           // gives the last visible row of each token, `rope` its own position
 };
 
 // y [T, D] = attention of x [T, D] (normalised input). Every choice of kernels and forms is the plan's. Where that is

@@ -26,8 +26,9 @@ struct ChosenExpert {
   int64_t rows = 0;
 };
 
-// How many of `chosen` the CPU takes, so that it and the link, side by side, are done first: none where the link alone
-// is. Sorts them: the CPU's come first, those of the fewest rows, as rows cost the CPU time and the link none.
+// Returns how many experts of `chosen` the CPU computes so that the slower of CPU and PCIe link finishes earliest; 0 if
+// the link alone is fastest. Sorts `chosen`: the CPU's experts first, with the fewest rows, because rows cost the CPU
+// time and the link none.
 int64_t ShareOfCpu(std::span<ChosenExpert> chosen, const ExpertTimes& times);
 
 // What rows have chosen, in the order of the choice.

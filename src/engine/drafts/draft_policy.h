@@ -30,7 +30,7 @@ enum class Making : uint8_t { kDone, kEach, kAtOnce };
 
 class DraftPolicy {
  public:
-  // of what is not worth while, so many times not, one token of one draft once
+  // After this many refusals one draft token is verified anyway, to see whether drafting pays again.
   static constexpr int64_t kTryAgain = 32;
   // What a trial of drafts may lose before it ends, in steps without drafts, and the most that it may lose again of
   // what it has won: enough for a drafter that is worth while to outlive its bad luck.

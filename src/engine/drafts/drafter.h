@@ -40,8 +40,8 @@ class Drafter {
   virtual bool is_free() const { return false; }  // Propose takes no time of the model's device
   // Fills the drafts, which come without tokens.
   virtual Status Propose(std::span<Draft> drafts) = 0;
-  // Whether drafts can do without Propose: they are those of the model's module, or known beforehand. Then appends how
-  // sure of its first so many places a draft is going to be, whatever they hold.
+  // Returns true if the device can make the drafts itself, by the model's draft module or because they are known. Then
+  // appends the expected acceptance probability of each of the first `tokens` positions, whatever the tokens are.
   virtual bool Foresees(int64_t /*tokens*/, std::vector<float>* /*confidence*/) const { return false; }
   // Whether a draft's tokens are made together, in a time that hardly depends on their number. Each of them is known
   // better then than it was foreseen, so whoever sees drafts cuts those that are made.

@@ -64,7 +64,7 @@ bool RoundLoop::Ask() {
   foreseen_ = Foresee();
   const auto is_wanted = [](const Draft& d) { return d.most > 0; };
   if (making() == Making::kAtOnce || std::any_of(drafts_.begin(), drafts_.end(), is_wanted)) return true;
-  // As if they had been made: a trial of what is not worth while ends.
+  // Charges the trial as if the drafts had been made. Otherwise a trial without drafts would never end.
   drafting_.policy.AddGain(sequences, 0, drafting_.policy.Drafting(making(), 1));
   return false;
 }
