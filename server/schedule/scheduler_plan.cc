@@ -267,9 +267,9 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanTokens(std::vector<Sequence*>* 
   return batch;
 }
 
-// The shortest prompt comes first. Each prompt gets all the tokens that it needs, minus a reserve for the later ones. So a
-// short prompt overtakes a long one, the long one still advances, and the first of two equal prompts finishes early.
-// Prompts after the first kMaxPrefills join only if the step has room for their whole rest.
+// The shortest prompt comes first. Each prompt gets all the tokens that it needs, minus a reserve for the later ones.
+// So a short prompt overtakes a long one, the long one still advances, and the first of two equal prompts finishes
+// early. Prompts after the first kMaxPrefills join only if the step has room for their whole rest.
 void Scheduler::AddPrompts(std::span<Sequence*> prompts, int64_t budget, std::vector<Sequence*>* batch) {
   for (Sequence* s : prompts) s->take = 0;
   const auto until = Clock::now() + kMaskWait;
