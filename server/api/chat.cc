@@ -243,12 +243,7 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   fields.RefuseUnlessEmpty("prompt_logprobs", "use /v1/completions with echo and logprobs");
   fields.RefuseUnlessEmpty("audio", "this model reads and writes text only");
   const OutputForm form = ReadResponseFormat(fields);
-  ChatInput input = ReadChatInput(api, fields, &params, &options.custom_tools);
-  input.schema = form.shown;
-  if (!form.format.is_null() && input.continue_last) {
-    Refuse(form.param,
-           form.param + " applies to a whole reply; it cannot be used when the last message begins the reply");
-  }
+  const ChatInput input = ReadChatInput(api, fields, form, &params, &options.custom_tools);
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;

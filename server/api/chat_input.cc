@@ -250,7 +250,7 @@ bool ReadDropThinking(const Fields& fields) {
 
 }  // namespace
 
-ChatInput ReadChatInput(const Api& api, const Fields& fields, GenerationParams* params,
+ChatInput ReadChatInput(const Api& api, const Fields& fields, const OutputForm& form, GenerationParams* params,
                         std::vector<std::string>* custom_tools) {
   if (!fields.Bool("add_generation_prompt").value_or(true) && !fields.Bool("continue_final_message").value_or(false)) {
     Refuse("add_generation_prompt", "add_generation_prompt: false is supported with continue_final_message: true only");
@@ -262,7 +262,6 @@ ChatInput ReadChatInput(const Api& api, const Fields& fields, GenerationParams* 
                      "the last message calls tools, and the results are missing: add a tool message for "
                      "each call"};
   input.messages = ReadMessages(fields, &end.continues);
-  FinishHistory(end, &input);
   input.drop_thinking = ReadDropThinking(fields);
   input.tools = ReadTools(fields, custom_tools);
   input.reasoning = ReadReasoning(api, fields, params);
@@ -273,15 +272,20 @@ ChatInput ReadChatInput(const Api& api, const Fields& fields, GenerationParams* 
     const Json* choice = fields.Get("tool_choice");
     params->calls_allowed = choice == nullptr || *choice != "none";
   }
+  end.whole_reply = !form.format.is_null() || !params->required_calls.empty();
+  FinishHistory(end, &input);
+  if (!form.format.is_null() && input.continue_last) {
+    Refuse(form.param,
+           form.param + " applies to a whole reply; it cannot be used when the last message begins the reply");
+  }
+  input.schema = form.shown;
   return input;
 }
 
 ChatInput ReadChatToEncode(const Api& api, const Fields& fields) {
   GenerationParams params;
   std::vector<std::string> custom_tools;
-  ChatInput input = ReadChatInput(api, fields, &params, &custom_tools);
-  input.schema = ReadResponseFormat(fields).shown;
-  return input;
+  return ReadChatInput(api, fields, ReadResponseFormat(fields), &params, &custom_tools);
 }
 
 }  // namespace dsv4::server

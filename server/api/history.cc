@@ -16,24 +16,16 @@ std::string TypeOf(const Json& part) {
   return part.is_object() && type != part.end() && type->is_string() ? type->get<std::string>() : "";
 }
 
-// Returns the text of a reasoning part. `thinking` and `summary` are a text or a list of text parts.
+// Returns the text of a reasoning part, which is a text, or a part or list of parts with texts.
 std::string ReasoningOf(const Json& part) {
   if (part.is_string()) return part.get<std::string>();
-  if (!part.is_object()) return "";
-  for (const char* name : {"thinking", "text", "reasoning", "summary"}) {
-    const auto value = part.find(name);
-    if (value == part.end()) continue;
-    if (value->is_string()) return value->get<std::string>();
-    std::string all;
-    for (size_t i = 0; value->is_array() && i < value->size(); ++i) all += ReasoningOf((*value)[i]);
-    if (!all.empty()) return all;
-  }
-  return "";
-}
-
-std::string ReasoningOfAll(const Json& list) {
   std::string all;
-  for (const Json& part : list) all += ReasoningOf(part);
+  for (size_t i = 0; part.is_array() && i < part.size(); ++i) all += ReasoningOf(part[i]);
+  if (!part.is_object()) return all;
+  for (const char* name : {"thinking", "text", "reasoning", "reasoning_content", "content", "summary"}) {
+    const auto value = part.find(name);
+    if (value != part.end() && all.empty()) all = ReasoningOf(*value);
+  }
   return all;
 }
 
@@ -92,10 +84,13 @@ bool IsEmptyReply(const Json& message) {
     return false;
   const auto content = message.find("content");
   if (content == message.end() || content->empty()) return true;
-  if (content->is_string()) return content->get_ref<const std::string&>().empty();
-  return content->is_array() && std::all_of(content->begin(), content->end(), [](const Json& part) {
-           return part.is_object() && part.value("text", Json()) == "";
-         });
+  const auto blank = [](const Json& text) {
+    return text.is_string() && text.get_ref<const std::string&>().find_first_not_of(kSpace) == std::string::npos;
+  };
+  return blank(*content) ||
+         (content->is_array() && std::all_of(content->begin(), content->end(), [&](const Json& part) {
+            return part.is_object() && blank(part.value("text", Json()));
+          }));
 }
 
 }  // namespace
@@ -109,15 +104,13 @@ std::string ReadMessageReasoning(const Fields& message) {
   std::string reasoning;
   for (const char* name : {"reasoning_content", "reasoning", "reasoning_details", "thinking_blocks"}) {
     const Json* value = message.Get(name);
-    if (value == nullptr || !reasoning.empty()) continue;
-    if (value->is_string()) reasoning = value->get<std::string>();
-    if (value->is_array()) reasoning = ReasoningOfAll(*value);
+    if (value != nullptr && reasoning.empty()) reasoning = ReasoningOf(*value);
   }
   const Json* content = message.Get("content");
   if (content == nullptr || !content->is_array()) return reasoning;
   Json parts = Json::array();
   std::copy_if(content->begin(), content->end(), std::back_inserter(parts), IsReasoningPart);
-  AddReasoning(ReasoningOfAll(parts), &reasoning);
+  AddReasoning(ReasoningOf(parts), &reasoning);
   return reasoning;
 }
 
@@ -142,7 +135,7 @@ void FinishHistory(const HistoryEnd& end, ChatInput* input) {
   if (!by_assistant && end.continues.value_or(false)) {
     Refuse(end.param, "only an assistant message can be continued, and the last message is not one");
   }
-  input->continue_last = end.continues.value_or(by_assistant);
+  input->continue_last = end.continues.value_or(by_assistant && !end.whole_reply);
 }
 
 }  // namespace dsv4::server

@@ -22,8 +22,9 @@ std::string ReadArguments(const Json* arguments);
 // How a history may end.
 struct HistoryEnd {
   // true: the reply continues the last message. false: it is another turn. Not set: it continues a last message of the
-  // assistant, but an empty message of the assistant at the end is left out.
+  // assistant, but a blank message of the assistant at the end is left out.
   std::optional<bool> continues;
+  bool whole_reply = false;  // the request sets the form of a reply, so that it cannot continue another one by default
   // Error if calls of the last message have no results, for `param`. "": the reply continues after the calls.
   std::string param, missing_results;
 };

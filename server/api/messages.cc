@@ -303,7 +303,7 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
   }
   RefuseUnreadable(unreadable);
   input->later_system = LaterSystem::kReminderTags;
-  FinishHistory({.continues = std::nullopt, .param = "messages", .missing_results = ""}, input);
+  FinishHistory({.continues = std::nullopt, .whole_reply = false, .param = "messages", .missing_results = ""}, input);
 }
 
 void ReadTools(const Fields& fields, ChatInput* input) {

@@ -432,17 +432,18 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   ChatInput input;
   input.reasoning = ReadReasoning(api, fields);
   input.messages = ReadResponsesInput(fields, &before.root());
-  FinishHistory({.continues = std::nullopt,
-                 .param = "input",
-                 .missing_results = "the last item of input is a call whose output is missing: add the output of each "
-                                    "call"},
-                &input);
   NamespacedTools names;
   ReadResponsesTools(fields, before.root(), &input, &names);
   ReadResponsesToolChoice(fields, input, &params);
   const bool logprobs = ReadResponsesLogprobs(api, fields, &params);
   const OutputForm form = ReadTextFormat(fields);
   input.schema = form.shown;
+  FinishHistory({.continues = std::nullopt,
+                 .whole_reply = !form.format.is_null() || !params.required_calls.empty(),
+                 .param = "input",
+                 .missing_results = "the last item of input is a call whose output is missing: add the output of each "
+                                    "call"},
+                &input);
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, tenant, input);
   params.thinking = prompt.starts_in_reasoning;

@@ -108,13 +108,25 @@ class Histories(ServerTestCase):
         self.assertTrue(self.prompt(begun).endswith(TURN + "27 + 48 = "))
         self.assertTrue(self.prompt(begun, thinking={"type": "enabled"}).endswith(THINK + "</think>27 + 48 = "))
         self.assertTrue(self.prompt(begun, continue_final_message=False).endswith("27 + 48 = " + EOS + TURN))
+        # A reply that has a form of its own is another turn.
+        form = {"response_format": {"type": "json_object"}}
+        self.assertTrue(self.prompt(begun, **form).endswith("27 + 48 = " + EOS + TURN))
+        self.assertTrue(content(begun, **form).startswith("{"))
+        self.refused(self.server.post("/v1/chat/completions", {"messages": begun, **form, "continue_final_message": True}), 400,
+                     "whole reply")
+        call = self.chat(begun, tools=[WEATHER_TOOL], tool_choice="required", max_tokens=90)["choices"][0]["message"]
+        self.assertEqual(call["tool_calls"][0]["function"]["name"], "get_weather")
+        self.assertFalse(call["content"])
+        reply = self.text("/v1/responses", {"input": begun, "max_output_tokens": 30, "text": {"format": {"type": "json_object"}},
+                                            "reasoning": {"effort": "none"}})
+        self.assertTrue(reply["output"][0]["content"][0]["text"].startswith("{"))
         # The text of a reply does not begin the reasoning.
         reply = self.chat([*SUM, said("Write <think>")], max_tokens=5, ignore_eos=True)["choices"][0]["message"]
         self.assertFalse(reply.get("reasoning_content"))
         self.assertTrue(reply["content"])
 
     def test_an_empty_reply_at_the_end_is_left_out(self):
-        for empty in ["", None, [], [{"type": "text", "text": ""}]]:
+        for empty in ["", None, [], "\n ", [{"type": "text", "text": ""}]]:
             self.assertEqual(self.prompt([*SUM, said(empty)], thinking={"type": "enabled"}),
                              self.prompt(SUM, thinking={"type": "enabled"}))
         self.assertEqual(self.cost_of_messages([*SUM, said("")]), self.cost(SUM))

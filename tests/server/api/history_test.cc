@@ -48,7 +48,7 @@ std::string Split(const Json& content, const Json& reasoning = nullptr) {
   input.messages.push_back({{"role", "assistant"}, {"content", content}});
   if (!reasoning.is_null()) input.messages[0]["reasoning_content"] = reasoning;
   input.messages.push_back({{"role", "user"}, {"content", "<think>mine</think>"}});
-  FinishHistory({.continues = std::nullopt, .param = "messages", .missing_results = ""}, &input);
+  FinishHistory({.continues = std::nullopt, .whole_reply = false, .param = "messages", .missing_results = ""}, &input);
   EXPECT_EQ(input.messages[1]["content"], "<think>mine</think>");  // only the assistant's tags are reasoning
   const Json& m = input.messages[0];
   return m.value("reasoning_content", "") + "|" +
@@ -89,7 +89,8 @@ ChatInput Ended(const Json& messages, const HistoryEnd& end) {
 
 TEST(History, ALastAssistantMessageIsContinued) {
   const Json user = {{"role", "user"}, {"content", "hi"}}, half = {{"role", "assistant"}, {"content", "Hel"}};
-  const HistoryEnd end{.continues = std::nullopt, .param = "input", .missing_results = "no results"};
+  const HistoryEnd end{
+      .continues = std::nullopt, .whole_reply = false, .param = "input", .missing_results = "no results"};
   EXPECT_FALSE(Ended(Json::array({user}), end).continue_last);
   EXPECT_TRUE(Ended(Json::array({user, half}), end).continue_last);
   HistoryEnd another = end;
@@ -98,13 +99,19 @@ TEST(History, ALastAssistantMessageIsContinued) {
   another.continues = true;
   EXPECT_TRUE(Ended(Json::array({user, half}), another).continue_last);
   EXPECT_THROW(Ended(Json::array({user}), another), ApiError);
+  // A reply that must be JSON or a call is another turn, unless the request says otherwise.
+  another.whole_reply = true;
+  EXPECT_TRUE(Ended(Json::array({user, half}), another).continue_last);
+  another.continues = std::nullopt;
+  EXPECT_FALSE(Ended(Json::array({user, half}), another).continue_last);
 }
 
 TEST(History, EmptyRepliesAtTheEndAreLeftOut) {
   const Json user = {{"role", "user"}, {"content", "hi"}};
-  const HistoryEnd end{.continues = std::nullopt, .param = "input", .missing_results = "no results"};
-  for (const Json& content :
-       {Json(""), Json(nullptr), Json::array(), Json::array({{{"type", "text"}, {"text", ""}}}), Json("<think>\n")}) {
+  const HistoryEnd end{
+      .continues = std::nullopt, .whole_reply = false, .param = "input", .missing_results = "no results"};
+  for (const Json& content : {Json(""), Json(nullptr), Json::array(), Json::array({{{"type", "text"}, {"text", ""}}}),
+                              Json("<think>\n"), Json(" \n")}) {
     const Json empty = {{"role", "assistant"}, {"content", content}};
     const ChatInput input = Ended(Json::array({user, empty, empty}), end);
     EXPECT_EQ(input.messages.size(), 1U) << content;
@@ -120,7 +127,7 @@ TEST(History, CallsWithoutResultsAreNamed) {
   const Json user = {{"role", "user"}, {"content", "hi"}};
   const Json call = {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({{{"id", "a"}}})}};
   const Json result = {{"role", "tool"}, {"tool_call_id", "a"}, {"content", "noon"}};
-  HistoryEnd end{.continues = std::nullopt, .param = "input", .missing_results = "no results"};
+  HistoryEnd end{.continues = std::nullopt, .whole_reply = false, .param = "input", .missing_results = "no results"};
   try {
     Ended(Json::array({user, call}), end);
     FAIL() << "was taken";
