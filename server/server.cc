@@ -193,13 +193,15 @@ class Server {
       responses_.emplace(static_cast<size_t>(options_.store_responses_bytes),
                          options_.kv_disk.empty() ? "" : options_.kv_disk + "/responses");
     }
+    const auto sampling = ReadDefaultSampling(options_.model_dir);
+    if (!sampling.ok()) Warn(sampling.status().message());
     api_.emplace(Api{.options = options_,
                      .model = engine_.info(),
                      .tokenizer = tokenizer_,
                      .scheduler = *scheduler_,
                      .metrics = metrics_,
                      .grammars = grammars_.get(),
-                     .default_sampling = ReadDefaultSampling(options_.model_dir),
+                     .default_sampling = sampling.ok() ? *sampling : SamplingParams{},
                      .fingerprint = fingerprint,
                      .tenants = TenantsOf(options_.api_keys, options_.share_cache),
                      .compile_queue = &*compile_queue_,

@@ -186,6 +186,7 @@ struct ModelInfo {
   int64_t kv_fixed_bytes;               // KV of a session without tokens: window rings and compressor states
   double kv_bytes_per_token;            // KV per token, allocated in pages: compressed rows and index keys
   Speculate drafter = Speculate::kOff;  // the drafter of DraftOptions; for kAuto the one that was found
+  std::string unusable_draft;           // with kAuto: why the draft module of the files is not used; empty: it is
 };
 
 // Rows of logits that a step returns for a sequence.

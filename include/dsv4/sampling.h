@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,11 @@ struct SamplingParams {
 // Checks the range of every field and the token ids. Error: kInvalidArgument, which names the field, the value and the
 // accepted values.
 Status ValidateSampling(const SamplingParams& params, int64_t vocab_size);
+
+// Returns the defaults that the model's author gives in DIR/generation_config.json: temperature, top_k, top_p, min_p,
+// repetition_penalty. A value that is absent or outside its range leaves the default of SamplingParams. Error: the file
+// cannot be read, or is not a JSON object.
+Result<SamplingParams> ReadDefaultSampling(const std::string& model_dir);
 
 struct TokenLogprob {
   TokenId id;

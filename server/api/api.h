@@ -166,7 +166,4 @@ void ServeCompletionsRender(const Api& api, const ExchangePtr& exchange);
 void ServeOpenApi(const Api& api, const ExchangePtr& exchange);
 void ServeDocs(const Api& api, const ExchangePtr& exchange);
 
-// Reads the model's generation_config.json. Values that are not valid are ignored.
-SamplingParams ReadDefaultSampling(const std::string& model_dir);
-
 }  // namespace dsv4::server

@@ -5,8 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <limits>
-#include <optional>
 #include <utility>
 
 #include "dsv4/version.h"
@@ -50,22 +48,6 @@ Json ModelToJson(const Api& api, const std::string& name) {
 }
 
 }  // namespace
-
-SamplingParams ReadDefaultSampling(const std::string& model_dir) {
-  SamplingParams s;
-  const Json config = Json::parse(ReadSmallFile(model_dir + "/generation_config.json"), nullptr,
-                                  /*allow_exceptions=*/false);
-  if (!config.is_object()) return s;
-  const auto number = [&](const char* name) -> std::optional<double> {
-    const auto it = config.find(name);
-    return it != config.end() && it->is_number() ? std::optional(it->get<double>()) : std::nullopt;
-  };
-  SamplingParams wanted = s;
-  if (const auto t = number("temperature")) wanted.temperature = static_cast<float>(*t);
-  if (const auto p = number("top_p")) wanted.top_p = static_cast<float>(*p);
-  if (const auto k = number("top_k")) wanted.top_k = static_cast<int64_t>(*k);
-  return ValidateSampling(wanted, std::numeric_limits<TokenId>::max()).ok() ? wanted : s;
-}
 
 void ServeModels(const Api& api, const ExchangePtr& exchange) {
   if (const std::string wanted = PathParameter(exchange->request(), "/v1/models"); !wanted.empty()) {

@@ -41,6 +41,7 @@ struct ModelFacts {
   std::vector<std::string> unused_tensors;  // in the files, but not used by the forward pass
   int64_t weight_bytes = 0;                 // in the files
   KvSpec kv;                                // includes the rings of a draft module
+  std::string unusable_draft;               // why the draft module of the files is not bound, with kAny; empty: it is
   DraftFacts draft;
 };
 

@@ -64,7 +64,8 @@ ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int coun
           .unused_tensors = facts.unused_tensors,
           .weight_bytes = facts.weight_bytes,
           .kv_fixed_bytes = count * kv.fixed_bytes,
-          .kv_bytes_per_token = static_cast<double>(count * kv.page_bytes) / static_cast<double>(kv.page_tokens)};
+          .kv_bytes_per_token = static_cast<double>(count * kv.page_bytes) / static_cast<double>(kv.page_tokens),
+          .unusable_draft = facts.unusable_draft};
 }
 
 Result<Loaded> LoadModel(const EngineOptions& options) {

@@ -1,6 +1,7 @@
-// Turns the exception for too many threads into a Status.
+// Turns the exceptions for too many threads and for too little memory into a Status.
 #pragma once
 
+#include <new>
 #include <system_error>
 
 #include "base/str.h"
@@ -10,11 +11,15 @@
 
 namespace dsv4 {
 
-// Returns the result of `call`, a Status or a Result; kResourceExhausted if the system has no more threads.
+// Returns the result of `call`, a Status or a Result; kResourceExhausted if the system has no more threads
+// or no more memory.
 template <typename Call>
 auto WithinThreadLimit(const EngineOptions& o, const Call& call) -> decltype(call()) {
   try {
     return call();
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted(
+        "not enough memory to load the model; close other programs, or raise the limit of the process (ulimit -v)");
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) throw;
   }

@@ -151,7 +151,7 @@ std::vector<LinearShape> BoundModel::LinearShapes() const {
     add(layer.moe.router);
     for (const auto m : kExpertMatrices) add(layer.moe.shared.*m);
   }
-  for (const QuantTensor* m : {&w.draft.embed_proj, &w.draft.hidden_proj, &w.draft.main_proj}) add(*m);
+  for (const QuantTensor* m : {&w.draft.embed_proj, &w.draft.hidden_proj, &w.draft.main_proj, &w.draft.head}) add(*m);
   add(w.head);
   return shapes;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/generation_config.h"
 #include "base/stopwatch.h"
 #include "base/str.h"
 #include "io/parallel_reader.h"
@@ -54,6 +55,7 @@ ModelFacts FactsOf(const Config& c, const NumericsModes& modes, const BindReport
           .unused_tensors = report.unused_tensors,
           .weight_bytes = report.weight_bytes,
           .kv = MakeKvSpec(c, modes),
+          .unusable_draft = report.unusable_draft,
           .draft = c.draft.facts()};
 }
 
@@ -391,17 +393,50 @@ class Synthetic : public Source {
   const bool tight_experts_;
 };
 
+struct Opened {
+  Config config;
+  std::shared_ptr<const TensorSource> files;
+  Weights weights;
+  BindReport report;
+};
+
+// Adds the EOS ids of generation_config.json, which may name more than config.json. Ids outside the vocabulary have no
+// effect.
+Status AddEosIds(const std::string& dir, Config& c) {
+  DSV4_ASSIGN_OR_RETURN(const GenerationConfig generation, ReadGenerationConfig(dir));
+  for (const int64_t id : generation.eos_token_ids) {
+    const auto& known = c.eos_token_ids;
+    if (id < 0 || id >= c.vocab_size || std::find(known.begin(), known.end(), id) != known.end()) continue;
+    c.eos_token_ids.push_back(static_cast<TokenId>(id));
+  }
+  return {};
+}
+
+Result<Opened> OpenFiles(const std::string& dir, const Device& device, DraftModule draft) {
+  Opened out;
+  DSV4_ASSIGN_OR_RETURN(out.config, LoadConfig(dir));
+  DSV4_RETURN_IF_ERROR(AddEosIds(dir, out.config));
+  if (device.kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(CheckGpuLimits(out.config));
+  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> files, TensorSource::Open(dir));
+  DSV4_ASSIGN_OR_RETURN(out.files, WithDraftFolder(dir, std::move(files), draft));
+  DSV4_RETURN_IF_ERROR(LoadDraftConfig(dir, *out.files, draft, &out.config));
+  DSV4_ASSIGN_OR_RETURN(out.weights, BindWeights(out.config, out.files, &out.report));
+  return out;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes,
                                                     const Device& device, DraftModule draft, bool tight_experts) {
-  DSV4_ASSIGN_OR_RETURN(Config config, LoadConfig(dir));
-  if (device.kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(CheckGpuLimits(config));
-  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> files, TensorSource::Open(dir));
-  DSV4_ASSIGN_OR_RETURN(files, WithDraftFolder(dir, std::move(files), draft));
-  DSV4_RETURN_IF_ERROR(LoadDraftConfig(dir, *files, draft, &config));
-  BindReport report;
-  DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, files, &report));
+  Result<Opened> opened = OpenFiles(dir, device, draft);
+  std::string unusable;
+  if (!opened.ok() && draft == DraftModule::kAny) {
+    unusable = opened.status().message();
+    opened = OpenFiles(dir, device, DraftModule::kNone);
+  }
+  DSV4_RETURN_IF_ERROR(opened.status());
+  auto& [config, files, weights, report] = *opened;
+  report.unusable_draft = std::move(unusable);
   if (device.kind() != DeviceKind::kCpu && tight_experts) {
     ThreadPool pool(0);  // reads files on a disk at several places at once
     files->ExpectScattered(true);

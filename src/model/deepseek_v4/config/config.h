@@ -23,6 +23,8 @@ struct DraftConfig {
   TokenId noise_token_id = -1;   // for tokens that are not known yet
   std::vector<int64_t> targets;  // layers whose streams it reads, in rising order
   int64_t markov_rank = 0;
+  // The module has its own embedding table or output matrix, different from the model's:
+  bool own_embed = false, own_head = false;
 
   // most draft tokens of a sequence
   int64_t most() const { return is_dspark() ? block : is_mtp() ? kMaxDraftBlock - 1 : 0; }

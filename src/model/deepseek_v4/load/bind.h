@@ -26,6 +26,7 @@ struct BindReport {
   std::vector<std::string> unused_tensors;
   // values that the model does not use: an infinite input_scale, inv_freq, scales of a KV cache or next to BF16
   std::vector<std::string> skipped_tensors;
+  std::string unusable_draft;          // the error of a draft module that is left out; empty: none
   std::vector<FormatSummary> formats;  // formats of the bound weights, in order of first use
   int64_t weight_bytes = 0;            // bytes of the bound weights in the files
   int64_t widened_bytes = 0;           // bytes that were copied: vectors as f32, hash tables as i32

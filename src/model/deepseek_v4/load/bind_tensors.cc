@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "base/str.h"
 #include "model/deepseek_v4/load/nearest_name.h"
@@ -38,7 +39,7 @@ void* WeightStorage::Allocate(int64_t num_bytes) {
   constexpr size_t kAlign = 64;
   const size_t size = (static_cast<size_t>(num_bytes) + kAlign - 1) / kAlign * kAlign;
   void* p = std::aligned_alloc(kAlign, size);
-  DSV4_CHECK(p != nullptr, "out of memory for ", num_bytes, " bytes of small weights");
+  if (p == nullptr) throw std::bad_alloc();
   copies.emplace_back(p);
   return p;
 }

@@ -21,7 +21,7 @@ struct WeightStorage {
   std::shared_ptr<const TensorSource> source;
   std::vector<std::unique_ptr<void, FreeDeleter>> copies;
 
-  void* Allocate(int64_t num_bytes);  // 64-byte aligned
+  void* Allocate(int64_t num_bytes);  // 64-byte aligned; throws std::bad_alloc
 };
 
 // After the first error every call returns an empty tensor; status() returns the error.

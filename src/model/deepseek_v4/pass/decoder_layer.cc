@@ -122,14 +122,13 @@ void ReadStreams(const ExecContext& ctx, const Model& model, const HcHeadWeights
                .out = out});
 }
 
-void LogitsOf(const ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& norm, const Tensor& logits,
-              int64_t* site, Activations& a) {
+void LogitsOf(const ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& norm, const QuantTensor& head,
+              const Tensor& logits, int64_t* site, Activations& a) {
   const Config& c = model.config;
   const int64_t r = x.dim(0);
   const Tensor normed = a.out.Head(r), columns = a.rank_logits ? a.rank_logits.Head(r) : logits;
   RmsNorm(ctx, {.x = x, .weight = norm, .y = normed, .eps = c.rms_norm_eps});
   const ActivationDtype mode = model.modes.activation;
-  const QuantTensor& head = model.weights.head;
   QuantLinear(ctx, mode, normed, {{head, InputOf(ctx, mode, head), columns}}, a.rounded_out);
   *site = SiteAt(PlaceOfLogits(c), *site);
   if (!a.rank_logits) return;

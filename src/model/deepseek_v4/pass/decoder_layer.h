@@ -54,9 +54,10 @@ Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, c
 void ReadStreams(const ExecContext& ctx, const Model& model, const HcHeadWeights& w, const Tensor& streams,
                  const Tensor& out);
 
-// logits f32 [R, V] of rows that the head's mixes have read, x f32 [R, D]; may be a.out.
-void LogitsOf(const ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& norm, const Tensor& logits,
-              int64_t* site, Activations& a);
+// logits f32 [R, V] of rows that the head's mixes have read, x f32 [R, D]; may be a.out. `head`: the model's output
+// matrix, or a draft module's.
+void LogitsOf(const ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& norm, const QuantTensor& head,
+              const Tensor& logits, int64_t* site, Activations& a);
 
 AttentionSettings SettingsOf(const Config& c, const NumericsModes& modes);
 

@@ -38,6 +38,10 @@ RopeAnglesView AnglesOf(const ExecContext& ctx, const Model& model, const Tensor
   return rope;
 }
 
+// The module's own matrices, if they differ from the model's.
+const QuantTensor& EmbedOf(const Weights& w) { return w.draft.embed ? w.draft.embed : w.embed; }
+const QuantTensor& HeadOf(const Weights& w) { return w.draft.head ? w.draft.head : w.head; }
+
 void Project(const ExecContext& ctx, const Model& model, const QuantTensor& w, const Tensor& x, const Tensor& y,
              const Room& scratch) {
   const ActivationDtype mode = model.modes.activation;
@@ -90,7 +94,7 @@ Tensor MtpInput(const ExecContext& ctx, const Model& model, const Tensor& tokens
   const DraftWeights& w = model.weights.draft;
   const int64_t t = tokens.dim(0), h = c.hc_mult, d = c.hidden_size;
   const Tensor x = a.x.Head(t), e = a.y.Head(t), streams = a.draft.streams.Head(t);
-  Embed(ctx, {.tokens = tokens, .table = model.weights.embed, .streams = x.Reshaped({t, 1, d})});
+  Embed(ctx, {.tokens = tokens, .table = EmbedOf(model.weights), .streams = x.Reshaped({t, 1, d})});
   ProjectNormed(ctx, model, w.embed_proj, w.embed_norm, x, e, a.draft.rounded);
   ProjectNormed(ctx, model, w.hidden_proj, w.hidden_norm, from.Reshaped({t * h, d}), streams.Reshaped({t * h, d}),
                 a.draft.rounded);
@@ -130,7 +134,7 @@ void DraftMtp(const ExecContext& ctx, const Model& model, const StepView& step, 
   ShiftStreams(ctx, model, step, f.streams, {});
   const Tensor out = a.out.Head(s);
   ReadStreams(ctx, model, model.weights.draft.hc_head, f.streams, out);
-  LogitsOf(ctx, model, out, model.weights.draft.norm, logits, &site, a);
+  LogitsOf(ctx, model, out, model.weights.draft.norm, HeadOf(model.weights), logits, &site, a);
   AdvanceExchanges(ctx, site);
 }
 
@@ -192,7 +196,7 @@ void DraftBlock(const ExecContext& ctx, const Model& model, const StepView& step
                        .rope = AnglesOf(ctx, model, positions, a),
                        .appends = Appends::kNever};
   const Frame f = FrameOf(a.streams.Head(t), a);
-  Embed(ctx, {.tokens = tokens, .table = model.weights.embed, .streams = f.streams});
+  Embed(ctx, {.tokens = tokens, .table = EmbedOf(model.weights), .streams = f.streams});
   Activation pending;
   int64_t site = 0;
   for (int64_t stage = 0; stage < c.draft.stages; ++stage)
@@ -201,7 +205,7 @@ void DraftBlock(const ExecContext& ctx, const Model& model, const StepView& step
   const Tensor out_streams = a.out_streams.Head(t), out = draft.hidden.Head(t);
   GatherRows(ctx, {.x = f.streams, .rows = by_place, .out = out_streams});
   ReadStreams(ctx, model, model.weights.draft.hc_head, out_streams, out);
-  LogitsOf(ctx, model, out, model.weights.draft.norm, draft.base.Head(t), &site, a);
+  LogitsOf(ctx, model, out, model.weights.draft.norm, HeadOf(model.weights), draft.base.Head(t), &site, a);
   AdvanceExchanges(ctx, site);
 }
 

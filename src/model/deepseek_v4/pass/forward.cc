@@ -67,7 +67,7 @@ void LogitsOfRows(const ExecContext& ctx, const Model& model, const Tensor& rows
   const Tensor out_streams = a.out_streams.Head(r), out = a.out.Head(r);
   GatherRows(ctx, {.x = f.streams, .rows = rows, .out = out_streams});
   ReadStreams(ctx, model, model.weights.hc_head, out_streams, out);
-  LogitsOf(ctx, model, out, model.weights.norm, logits, site, a);
+  LogitsOf(ctx, model, out, model.weights.norm, model.weights.head, logits, site, a);
 }
 
 // The logits of the rows that the step asks for, as many at a time as `logits` has rows.

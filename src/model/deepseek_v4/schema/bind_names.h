@@ -15,7 +15,8 @@ std::string_view OfficialName(std::string_view name, std::deque<std::string>& st
 
 // Names of draft modules (docs/dev/model.md). They are accepted if the module is not bound.
 bool IsDraftName(std::string_view official_name);
-// The copy of the model's embedding or output matrix that an MTP block may have. It is never bound.
+// The embedding table or output matrix that a block of a draft module may have, or its scales. A copy of the model's is
+// not bound.
 bool IsCopyInDraft(std::string_view official_name);
 
 }  // namespace dsv4::deepseek_v4

@@ -20,8 +20,10 @@ Result<std::shared_ptr<const TensorSource>> WithDraftFolder(const std::string& m
 
 // Fills config->draft and adds a layer of ratio 0 per stage, if `wanted` requests a module and `source` has it. Tensor
 // names identify the module: MTP by mtp.0.e_proj.weight, DSpark by mtp.0.main_proj.weight. The numbers after `mtp.`
-// give the stages. kNone: does nothing. Errors: kNotFound (the requested module is not present), kDataLoss and
-// kUnsupported (`mtp.` tensors of neither or both, fields of config.json).
+// give the stages. A module in a folder with a config.json has its fields there; model_dir's config.json has the
+// others. The module's embedding table and output matrix are its own if they differ from the model's, which this
+// function finds by comparing their bytes. kNone: does nothing. Errors: kNotFound (the requested module is not
+// present), kDataLoss and kUnsupported (`mtp.` tensors of neither or both, fields of config.json).
 Status LoadDraftConfig(const std::string& model_dir, const TensorSource& source, DraftModule wanted, Config* config);
 
 // Reads the fields of `module` with `stages` stages from the text of config.json; `what` names it in errors.

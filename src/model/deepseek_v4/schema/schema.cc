@@ -244,6 +244,16 @@ constexpr WeightRow kStageRows[] = {
      [](Owner w) -> Field { return w.model->draft.hc_head.scale; }},
     {"norm.weight", kVector, kWhole, kLast, [](Sizes s) { return Shape{s.D}; },
      [](Owner w) -> Field { return w.model->draft.norm; }},
+    {"emb.tok_emb.weight", kEmbedding, kWhole, kOwnEmbed,
+     [](Sizes s) {
+       return Shape{s.V, s.D};
+     },
+     [](Owner w) -> Field { return w.model->draft.embed; }},
+    {"head", kDense, kRows, kOwnHead,
+     [](Sizes s) {
+       return Shape{s.V, s.D};
+     },
+     [](Owner w) -> Field { return w.model->draft.head; }},
     {"markov_head.markov_w1.weight", kEmbedding, kWhole, kLastDspark,
      [](Sizes s) {
        return Shape{s.V, s.rank};
@@ -321,6 +331,10 @@ bool IsPresent(WeightPresence presence, const Config& config, int64_t layer) {
       return config.draft.is_dspark();
     case kLast:
       return true;
+    case kOwnEmbed:
+      return config.draft.own_embed;
+    case kOwnHead:
+      return config.draft.own_head;
   }
   return false;
 }

@@ -44,8 +44,8 @@ enum class WeightCut : uint8_t {
   kColumns,       // 1/n of the columns
 };
 
-// The layers that have the weight. kRanks: a rank's own weight, in no checkpoint (shard.h). The last four: which stage
-// of which draft module.
+// The layers that have the weight. kRanks: a rank's own weight, in no checkpoint (shard.h). The others: which stage of
+// which draft module; kOwnEmbed, kOwnHead: if it differs from the model's.
 enum class WeightPresence : uint8_t {
   kAlways,
   kCompressed,
@@ -56,13 +56,15 @@ enum class WeightPresence : uint8_t {
   kFirstMtp,
   kFirstDspark,
   kLastDspark,
-  kLast
+  kLast,
+  kOwnEmbed,
+  kOwnHead
 };
 // Whether stage `stage` of `count` may have it; does not check the kind of module.
 constexpr bool IsOfStage(WeightPresence p, int64_t stage, int64_t count) {
   using enum WeightPresence;
-  if (p == kFirstMtp || p == kFirstDspark) return stage == 0;
-  if (p == kLastDspark || p == kLast) return stage == count - 1;
+  if (p == kFirstMtp || p == kFirstDspark || p == kOwnEmbed) return stage == 0;
+  if (p == kLastDspark || p == kLast || p == kOwnHead) return stage == count - 1;
   return true;
 }
 

@@ -33,6 +33,8 @@ struct DraftWeights {
   Tensor main_norm;         // f32 [D]                 DSpark
   HcHeadWeights hc_head;
   Tensor norm;             // f32 [D]
+  QuantTensor embed;       // [V, D] bf16 | f32       empty: the model's
+  QuantTensor head;        // [V, D]                  empty: the model's
   QuantTensor markov_in;   // [V, rank] bf16 | f32    DSpark, official: markov_w1
   QuantTensor markov_out;  // [V, rank]               DSpark, official: markov_w2
   QuantTensor confidence;  // [1, D + rank]           DSpark

@@ -35,6 +35,7 @@ struct Bound {
 struct Folder {
   std::string name;
   Tensors tensors;
+  Json config = {};  // null: the folder has none
 };
 
 Result<Bound> Open(const Json& json, const Tensors& tensors, DraftModule wanted,
@@ -44,6 +45,7 @@ Result<Bound> Open(const Json& json, const Tensors& tensors, DraftModule wanted,
   for (const Folder& folder : beside) {
     std::filesystem::create_directory(dir / folder.name);
     if (!folder.tensors.empty()) WriteTensors(dir / (folder.name + "/model.safetensors"), folder.tensors);
+    if (!folder.config.is_null()) WriteBytes(dir / (folder.name + "/config.json"), folder.config.dump());
   }
   Bound bound;
   DSV4_ASSIGN_OR_RETURN(bound.config, LoadConfig(dir.path()));
@@ -131,13 +133,54 @@ TEST(BindDraft, StagesMayBeSpelledAsTransformersSpellsLayers) {
   EXPECT_THAT(bound->report.unused_tensors, IsEmpty());
 }
 
+// Adds the model's tensor `name` under another name; `differs`: with one other bit.
+void AddCopy(Tensors& tensors, const std::string& name, const std::string& copy, bool differs) {
+  TestTensor tensor = Named(tensors, name);
+  tensor.name = copy;
+  if (differs) tensor.bytes.back() = static_cast<char>(tensor.bytes.back() ^ 1);
+  tensors.push_back(std::move(tensor));
+}
+
 TEST(BindDraft, CopiesOfTheModelsMatricesAreLeftOut) {
   Tensors tensors = WithMtp();
-  tensors.push_back({"mtp.0.emb.tok_emb.weight", DType::kBf16, {16, 128}, std::string(16 * 128 * 2, '\0')});
-  tensors.push_back({"mtp.0.head.weight", DType::kBf16, {16, 128}, std::string(16 * 128 * 2, '\0')});
+  AddCopy(tensors, "embed.weight", "mtp.0.emb.tok_emb.weight", false);
+  AddCopy(tensors, "head.weight", "mtp.0.head.weight", false);
   const auto bound = Open(TinyConfigJson(), tensors, DraftModule::kMtp);
   ASSERT_TRUE(bound.ok()) << bound.status().message();
   EXPECT_THAT(bound->report.unused_tensors, ElementsAre("mtp.0.emb.tok_emb.weight", "mtp.0.head.weight"));
+  EXPECT_FALSE(bound->weights.draft.embed || bound->weights.draft.head);
+}
+
+TEST(BindDraft, MatricesThatDifferFromTheModelsAreBound) {
+  Tensors tensors = WithMtp();
+  AddCopy(tensors, "embed.weight", "mtp.0.emb.tok_emb.weight", true);
+  AddCopy(tensors, "head.weight", "mtp.0.head.weight", true);
+  const auto bound = Open(TinyConfigJson(), tensors, DraftModule::kMtp);
+  ASSERT_TRUE(bound.ok()) << bound.status().message();
+  EXPECT_THAT(bound->report.unused_tensors, IsEmpty());
+  const Weights& w = bound->weights;
+  ASSERT_TRUE(w.draft.embed && w.draft.head);
+  EXPECT_EQ(w.draft.head.rows, w.head.rows);
+  EXPECT_NE(w.draft.head.codes, w.head.codes);
+  EXPECT_NE(w.draft.embed.codes, w.embed.codes);
+
+  Tensors misshapen = WithMtp();
+  misshapen.push_back({"mtp.0.head.weight", DType::kBf16, {8, 128}, std::string(8 * 128 * 2, '\0')});
+  ExpectRefused(Open(TinyConfigJson(), misshapen, DraftModule::kMtp), {"mtp.0.head.weight", "[8, 128]"});
+}
+
+// DSpark embeds tokens in its first block and computes logits in its last.
+TEST(BindDraft, OtherBlocksThanTheRightOneHaveOnlyCopies) {
+  Tensors tensors = WithDspark();
+  AddCopy(tensors, "embed.weight", "mtp.1.emb.tok_emb.weight", false);
+  AddCopy(tensors, "head.weight", "mtp.1.head.weight", true);
+  const auto bound = Open(TinyDsparkConfigJson(), tensors, DraftModule::kDspark);
+  ASSERT_TRUE(bound.ok()) << bound.status().message();
+  EXPECT_TRUE(bound->weights.draft.head);
+  EXPECT_FALSE(bound->weights.draft.embed);
+  AddCopy(tensors, "head.weight", "mtp.0.head.weight", true);
+  ExpectRefused(Open(TinyDsparkConfigJson(), tensors, DraftModule::kDspark),
+                {"mtp.0.head.weight", "differs from the model's", "in the last"});
 }
 
 TEST(BindDraft, VisitsEveryTensorOnceAndTheModelsFirst) {
@@ -188,6 +231,38 @@ TEST(BindDraft, AFolderBesideTheCheckpointHoldsAModule) {
   EXPECT_EQ(opened(DraftModule::kAny, {mtp}, trunk), DraftModule::kMtp);
   EXPECT_EQ(opened(DraftModule::kNone, {mtp, dspark}, trunk), DraftModule::kNone);
   EXPECT_EQ(opened(DraftModule::kAny, {dspark}, WithMtp()), DraftModule::kMtp) << "the checkpoint's own goes first";
+}
+
+TEST(BindDraft, AFoldersOwnConfigHasItsFields) {
+  const Tensors trunk = MakeCheckpoint(TinyConfig(), kOfficial), draft = MakeDspark(TinyConfig(), kOfficial, 2);
+  const Json model = TinyConfigJson(), both = TinyDsparkConfigJson();
+  const auto own = Open(model, trunk, DraftModule::kAny, {{"dspark", draft, both}});
+  ASSERT_TRUE(own.ok()) << own.status().message();
+  EXPECT_EQ(own->config.draft.block, 3);
+  // A folder that has some fields: the model's config.json has the others.
+  const Json some = {{"dspark_block_size", 2}};
+  const auto mixed = Open(both, trunk, DraftModule::kAny, {{"dspark", draft, some}});
+  ASSERT_TRUE(mixed.ok()) << mixed.status().message();
+  EXPECT_EQ(mixed->config.draft.block, 2);
+  EXPECT_EQ(mixed->config.draft.markov_rank, 32);
+  ExpectRefused(Open(model, trunk, DraftModule::kDspark, {{"dspark", draft, some}}),
+                {"/dspark/config.json and ", "dspark_noise_token_id is missing"});
+  ExpectRefused(Open(model, trunk, DraftModule::kDspark, {{"dspark", draft, Json::array()}}),
+                {"/dspark/config.json: not a JSON object"});
+}
+
+// A model that was cut keeps the list of all its layers.
+TEST(BindDraft, TheListOfRatiosMayBeThatOfMoreLayers) {
+  for (const Json& ratios : {Json{0, 4, 128, 4, 128, 0}, Json{0, 4, 128, 4, 0}, Json{0, 4, 128, 4}}) {
+    Json json = TinyDsparkConfigJson();
+    json["compress_ratios"] = ratios;
+    const auto bound = Open(json, WithDspark(), DraftModule::kDspark);
+    ASSERT_TRUE(bound.ok()) << ratios << ": " << bound.status().message();
+    EXPECT_THAT(bound->config.compress_ratios, ElementsAre(0, 4, 128, 0, 0));
+  }
+  Json json = TinyConfigJson();
+  json["compress_ratios"] = {0, 4, 128, 4, 0};
+  EXPECT_TRUE(Open(json, WithMtp(), DraftModule::kMtp).ok());
 }
 
 TEST(BindDraft, AFolderThatDoesNotServeIsNamed) {
