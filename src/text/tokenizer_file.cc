@@ -103,6 +103,34 @@ Status CheckByteLevel(const Field& field) {
   return field.Get("type").ExpectText("ByteLevel");
 }
 
+// A template that adds no token to a text. The one for pairs of texts is not used.
+Status CheckTemplate(const Field& field) {
+  DSV4_RETURN_IF_ERROR(field.ExpectMembers({"type", "single", "pair", "special_tokens"}));
+  const Field single = field.Get("single");
+  const auto is_text = [](const JsonValue& item) {
+    return item.Find("Sequence") != nullptr && item.members.size() == 1;
+  };
+  const bool plain = single.value.is_array() && single.value.items.size() == 1 && is_text(single.value.items[0]);
+  return single.Expect(plain, "the text alone (the prompt's special tokens are not the tokenizer's)");
+}
+
+// Null, or steps that change no id: files that other programs have written again have several forms of them.
+Status CheckPostProcessor(const Field& field) {
+  if (field.value.is_null()) return {};
+  const Field type = field.Get("type");
+  if (type.value.text == "TemplateProcessing") return CheckTemplate(field);
+  if (type.value.text != "Sequence") return CheckByteLevel(field);
+  DSV4_RETURN_IF_ERROR(field.ExpectMembers({"type", "processors"}));
+  const Field list = field.Get("processors");
+  DSV4_RETURN_IF_ERROR(list.Expect(list.value.is_array(), "an array"));
+  for (size_t i = 0; i < list.value.items.size(); ++i) {
+    const Field step = list.At(i);
+    const bool is_template = step.Get("type").value.text == "TemplateProcessing";
+    DSV4_RETURN_IF_ERROR(is_template ? CheckTemplate(step) : CheckByteLevel(step));
+  }
+  return {};
+}
+
 Result<std::vector<AddedToken>> ReadAddedTokens(const Field& field) {
   std::vector<AddedToken> tokens;
   DSV4_RETURN_IF_ERROR(field.Expect(field.value.is_array() || field.value.is_null(), "an array"));
@@ -197,13 +225,13 @@ Result<TokenizerFile> ReadTokenizerFile(std::string_view json) {
   DSV4_RETURN_IF_ERROR(root.ExpectMembers({"version", "truncation", "padding", "added_tokens", "normalizer",
                                            "pre_tokenizer", "post_processor", "decoder", "model"}));
   DSV4_RETURN_IF_ERROR(root.Get("version").ExpectText("1.0"));
-  DSV4_RETURN_IF_ERROR(root.Get("truncation").ExpectNull());
-  DSV4_RETURN_IF_ERROR(root.Get("padding").ExpectNull());
+  for (const std::string_view batch : {"truncation", "padding"}) {  // what a caller does with batches, not with a text
+    const Field field = root.Get(batch);
+    DSV4_RETURN_IF_ERROR(field.Expect(field.value.is_null() || field.value.is_object(), "null or an object"));
+  }
   DSV4_RETURN_IF_ERROR(CheckNormalizer(root.Get("normalizer")));
   DSV4_RETURN_IF_ERROR(CheckPreTokenizer(root.Get("pre_tokenizer")));
-  if (const Field post = root.Get("post_processor"); !post.value.is_null()) {
-    DSV4_RETURN_IF_ERROR(CheckByteLevel(post));
-  }
+  DSV4_RETURN_IF_ERROR(CheckPostProcessor(root.Get("post_processor")));
   DSV4_RETURN_IF_ERROR(CheckByteLevel(root.Get("decoder")));
   TokenizerFile file;
   DSV4_ASSIGN_OR_RETURN(file.added_tokens, ReadAddedTokens(root.Get("added_tokens")));

@@ -47,16 +47,62 @@ TEST(TokenizerFile, RefusesTextThatIsNoObject) {
 
 TEST(TokenizerFile, RefusesOtherKindsOfTokenizer) {
   ExpectRefused([](SmallFile& f) { f.version = "\"2.0\""; }, kOther, "version is \"2.0\", expected \"1.0\"");
-  ExpectRefused([](SmallFile& f) { f.truncation = "{}"; }, kOther, "truncation is an object, expected null");
-  ExpectRefused([](SmallFile& f) { f.padding = "{}"; }, kOther, "padding is an object, expected null");
+  ExpectRefused([](SmallFile& f) { f.truncation = "512"; }, kOther, "truncation is 512, expected null or an object");
+  ExpectRefused([](SmallFile& f) { f.padding = "true"; }, kOther, "padding is true, expected null or an object");
   ExpectRefused([](SmallFile& f) { f.extra = R"(, "novelty": 1)"; }, kOther, "novelty is an unknown field");
   ExpectRefused([](SmallFile& f) { f.normalizer = R"({"type": "NFC"})"; }, kOther, "normalizer.type is \"NFC\"");
   ExpectRefused([](SmallFile& f) { f.normalizer = R"({"type": "Sequence", "normalizers": [{"type": "NFC"}]})"; },
                 kOther, "normalizer.normalizers is an array, expected an empty array");
+  ExpectRefused([](SmallFile& f) { f.post_processor = R"({"type": "BertProcessing"})"; }, kOther,
+                "post_processor.type is \"BertProcessing\"");
   ExpectRefused([](SmallFile& f) { f.post_processor = R"({"type": "TemplateProcessing"})"; }, kOther,
-                "post_processor.type is \"TemplateProcessing\"");
+                "post_processor.single is null, expected the text alone");
+  constexpr std::string_view kWithBos = R"({"type": "TemplateProcessing", "single": [
+      {"SpecialToken": {"id": "<bos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]})";
+  ExpectRefused([&](SmallFile& f) { f.post_processor = kWithBos; }, kOther,
+                "post_processor.single is an array, expected the text alone");
+  ExpectRefused(
+      [&](SmallFile& f) {
+        f.post_processor = R"({"type": "Sequence", "processors": [)" + std::string(kWithBos) + "]}";
+      },
+      kOther, "post_processor.processors[0].single is an array");
   ExpectRefused([](SmallFile& f) { f.decoder = "null"; }, kOther, "decoder is null, expected an object");
   ExpectRefused([](SmallFile& f) { f.decoder = R"({"type": "WordPiece"})"; }, kOther, "decoder.type is \"WordPiece\"");
+}
+
+// Forms that transformers and PyPI's tokenizers 0.20 to 0.23 write for the same tokenizer.
+TEST(TokenizerFile, FilesThatWereWrittenAgainGiveTheSameIds) {
+  constexpr std::string_view kText = "abba <think>12345 ab\n\n";
+  const auto original = Tokenizer::FromJson(SmallFile().Text());
+  ASSERT_TRUE(original.ok()) << original.status().message();
+  const auto same = [&](const std::string& what, const auto& change) {
+    SmallFile file;
+    change(file);
+    const auto again = Tokenizer::FromJson(file.Text());
+    ASSERT_TRUE(again.ok()) << what << ": " << again.status().message();
+    EXPECT_EQ((*again)->Encode(kText), (*original)->Encode(kText)) << what;
+  };
+  same("truncation", [](SmallFile& f) {
+    f.truncation = R"({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0})";
+  });
+  same("padding", [](SmallFile& f) {
+    f.padding = R"({"strategy": {"Fixed": 64}, "direction": "Left", "pad_to_multiple_of": 8, "pad_id": 2,
+                    "pad_type_id": 0, "pad_token": "<pad>"})";
+  });
+  constexpr std::string_view kTemplate = R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A",
+      "type_id": 0}}], "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+      "special_tokens": {}})";
+  const std::string processors = R"({"type": "Sequence", "processors": [{"type": "ByteLevel", "add_prefix_space": true,
+      "trim_offsets": false, "use_regex": true}, )" +
+                                 std::string(kTemplate) + "]}";
+  same("template", [&](SmallFile& f) { f.post_processor = kTemplate; });
+  same("several processors", [&](SmallFile& f) { f.post_processor = processors; });
+  same("no processor", [](SmallFile& f) { f.post_processor = "null"; });
+  same("no normalizer", [](SmallFile& f) { f.normalizer = "null"; });
+  same("new fields of the model",
+       [](SmallFile& f) { f.model_flags = R"("ignore_merges": false, "byte_fallback": false)"; });
+  same("merges as pairs",
+       [](SmallFile& f) { f.merges = R"([["a", "b"], ["ab", "c"], ["a", "a"], ["aa", "aa"], ["Ġ", "a"]])"; });
 }
 
 TEST(TokenizerFile, RefusesOtherPreTokenizers) {
