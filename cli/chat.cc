@@ -33,20 +33,40 @@ namespace dsv4::cli {
 
 namespace {
 
-constexpr const char* kHelp =
-    "  /think [on|off]  turn reasoning on or off\n"
-    "  /system TEXT     set the system message and start a new conversation\n"
-    "  /tool TEXT       give the result of the model's tool call\n"
-    "  /save FILE       write the conversation to a file, as JSON in OpenAI form\n"
-    "  /load FILE       continue the conversation in a file\n"
-    "  /reset           start a new conversation\n"
-    "  /help            show this list\n"
-    "  /quit            end the chat (also Ctrl-D)\n"
-    "End a line with \\ to continue the message on the next line. Ctrl-C stops a reply.\n";
-constexpr const char* kEditorHelp =
-    "Pasted lines are one message. Alt+Enter begins a new line. Arrow up recalls earlier lines, also of earlier\n"
-    "chats. Ctrl-C clears the line; pressed twice on an empty line, it ends the chat.\n";
-constexpr const char* kPlainHelp = "At the prompt Ctrl-C ends the chat.\n";
+struct CommandHelp {
+  std::string_view usage, help;
+};
+constexpr CommandHelp kCommands[] = {
+    {"/think [on|off]", "turn reasoning on or off; without a word, switch it"},
+    {"/system TEXT", "set the system message and start a new conversation"},
+    {"/tool TEXT", "give the result of the model's tool call"},
+    {"/save FILE", "write the conversation to a file, as JSON in OpenAI form"},
+    {"/load FILE", "continue the conversation in a file"},
+    {"/reset", "start a new conversation"},
+    {"/help [WORD]", "list the commands, or only commands whose name or description has the word"},
+    {"/quit", "end the chat (also Ctrl-D)"},
+};
+constexpr std::string_view kHelp = "End a line with \\ to continue the message on the next line. Ctrl-C stops a reply.";
+constexpr std::string_view kEditorHelp =
+    "Pasted lines are one message. Alt+Enter begins a new line. Arrow up recalls earlier lines, also of earlier chats. "
+    "Ctrl-C clears the line; pressed twice on an empty line, it ends the chat.";
+constexpr std::string_view kPlainHelp = "At the prompt Ctrl-C ends the chat.";
+
+// The lines of /help for a terminal of `columns`; `word`: only the commands that have it.
+std::string Help(std::string_view word, bool with_editor, size_t columns) {
+  constexpr size_t kIndent = 19;
+  std::string out;
+  for (const CommandHelp& command : kCommands) {
+    const std::string line = std::string(command.usage) + " " + std::string(command.help);
+    if (line.find(word) == std::string::npos) continue;
+    out += "  " + std::string(command.usage) + std::string(kIndent - 2 - command.usage.size(), ' ') +
+           Wrapped(command.help, columns, kIndent) + "\n";
+  }
+  if (out.empty()) return "no command has the word " + Printable(word) + " (/help lists them)\n";
+  if (!word.empty()) return out;
+  out += Wrapped(kHelp, columns, 0) + "\n";
+  return out + Wrapped(with_editor ? kEditorHelp : kPlainHelp, columns, 0) + "\n";
+}
 
 // Prints a reply while it is parsed. Reasoning is dim on a terminal and between <think> tags in a pipe; tool calls are
 // text.
@@ -57,7 +77,7 @@ class ReplyPrinter {
   void Show(const OutputDelta& delta) {
     switch (delta.kind) {
       case OutputDelta::Kind::kReasoning:
-        if (!in_reasoning_) Emit(terminal_ ? "\033[2m" : "<think>\n");
+        if (!in_reasoning_) terminal_ ? PrintRaw("\033[2m") : Emit("<think>\n");
         in_reasoning_ = true;
         Emit(delta.text);
         break;
@@ -68,10 +88,10 @@ class ReplyPrinter {
       case OutputDelta::Kind::kToolCallBegin:
         EndReasoning();
         EndLine();
-        Emit("[tool call] " + delta.text + " ");
+        Emit("[tool call] " + delta.text + " ", /*wrap=*/false);
         break;
       case OutputDelta::Kind::kToolCallArguments:
-        Emit(delta.text);
+        Emit(delta.text, /*wrap=*/false);
         break;
       case OutputDelta::Kind::kToolCallEnd:
         EndLine();
@@ -85,23 +105,31 @@ class ReplyPrinter {
   }
 
  private:
-  void Emit(std::string_view text) {
+  // On a terminal lines break between words, except in the arguments of calls.
+  void Emit(std::string_view text, bool wrap = true) {
     if (text.empty()) return;
-    Print(text);
     at_line_start_ = text.back() == '\n';
+    if (!terminal_ || !wrap) return Print(text);
+    PrintRaw(wrap_.Push(ForTerminal(text), StdoutColumns()));
+  }
+  void EmitHeld() {
+    if (terminal_) PrintRaw(wrap_.Finish());
   }
   void EndLine() {
+    EmitHeld();
     if (!at_line_start_) Emit("\n");
   }
   void EndReasoning() {
     if (!in_reasoning_) return;
     in_reasoning_ = false;
-    if (terminal_) Print("\033[0m");
+    EmitHeld();
+    if (terminal_) PrintRaw("\033[0m");
     EndLine();
     if (!terminal_) Emit("</think>\n");
   }
 
   bool terminal_;
+  WordWrap wrap_;
   bool in_reasoning_ = false;
   bool at_line_start_ = true;
 };
@@ -147,8 +175,8 @@ class Chat {
     engine_options.model_dir = model_dir;
     ProgressLine progress;
     engine_ = LoadEngine(engine_options, progress);
-    MustBeUsable(ValidateSampling(options.sampling, engine_->info().vocab_size));
-    sampling_ = options.sampling;
+    sampling_ = SamplingOf(options.sampling, options.given_sampling, model_dir);
+    MustBeUsable(ValidateSampling(sampling_, engine_->info().vocab_size));
     stop_ids_ = StopIds(options.stops, engine_->info(), /*with_eos=*/true);
     session_ = Must(engine_->NewSession());
     if (interactive_) editor_ = LineEditor::Create(options.keep_history ? HistoryFile() : "");
@@ -162,17 +190,20 @@ class Chat {
       if (editor_ != nullptr) editor_->Remember(text);
       // Pasted text of several lines may begin with a slash. A command is one line.
       if (text.front() == '/' && text.find('\n') == std::string::npos) {
-        if (!Command(text)) return kExitDone;
+        if (!Command(text)) return ExitStatus();
         continue;
       }
       request_.messages.push_back(MakeMessage(Role::kUser, text));
       Reply();
     }
     if (interactive_) PrintError("\n");
-    return kExitDone;
+    return ExitStatus();
   }
 
  private:
+  // Tells a script that the disk was full.
+  int ExitStatus() const { return is_unsaved_ && !interactive_ ? kExitFailed : kExitDone; }
+
   static std::string HistoryFile() {
     const std::string folder = StateFolder();
     return folder.empty() ? "" : folder + "/chat-history";
@@ -219,7 +250,7 @@ class Chat {
     const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
     if (name == "/quit" || name == "/exit" || name == "/bye") return false;
     if (name == "/help" || name == "/?") {
-      PrintError(std::string(kHelp) + (editor_ != nullptr ? kEditorHelp : kPlainHelp));
+      PrintError(Help(Trimmed(rest), editor_ != nullptr, interactive_ ? StderrColumns() : 80));
     } else if (name == "/think") {
       Think(Trimmed(rest));
     } else if (name == "/save") {
@@ -255,7 +286,10 @@ class Chat {
       if (std::filesystem::exists(path) && !ReadConversation(path).ok()) {
         return PrintError(Printable(path) + " exists and is not a conversation; choose another name\n");
       }
+      CheckWritable(path);
+      is_unsaved_ = true;
       WriteOutput(path, ChatRequestToJson(request_));
+      is_unsaved_ = false;
       PrintError("saved to " + Printable(path) + "\n");
     } catch (const std::exception& error) {
       PrintError(Printable(error.what()) + "\n");
@@ -438,6 +472,7 @@ class Chat {
   std::string content_;       // content of the last reply that was shown
   size_t pending_calls_ = 0;  // tool calls of the last reply that have no result yet
   int64_t replies_ = 0;
+  bool is_unsaved_ = false;  // the disk did not take the last /save
 };
 
 }  // namespace

@@ -27,6 +27,15 @@ namespace dsv4::cli {
 
 namespace {
 
+GivenSampling GivenSamplingOf(const CLI::App& app) {
+  const auto given = [&](const char* flag) { return app.count(flag) > 0; };
+  return {.temperature = given("--temperature"),
+          .top_k = given("--top-k"),
+          .top_p = given("--top-p"),
+          .min_p = given("--min-p"),
+          .repeat_penalty = given("--repeat-penalty")};
+}
+
 // ---- Commands
 
 void AddGenerate(CLI::App* app, Command* chosen) {
@@ -59,6 +68,7 @@ void AddGenerate(CLI::App* app, Command* chosen) {
     if (!o->draft_log_file.empty() && o->model.drafts.speculate == Speculate::kOff)
       throw UsageError("--draft-log needs drafts: add --speculate lookup, mtp, dspark or auto");
     CheckSampling(o->sampling);
+    o->given_sampling = GivenSamplingOf(*c);
     *chosen = [o] { return RunGenerate(*o); };
   });
 }
@@ -86,6 +96,7 @@ void AddChat(CLI::App* app, Command* chosen) {
   AddSamplingFlags(c, &o->sampling, &o->stops);
   c->final_callback([=] {
     CheckSampling(o->sampling);
+    o->given_sampling = GivenSamplingOf(*c);
     *chosen = [o] { return RunChat(*o); };
   });
 }

@@ -161,9 +161,11 @@ void AddMemoryFlags(CLI::App* app, ModelOptions* o) {
   const FlagGroup group(app, "Models larger than the memory");
   AddBytes(app, "--gpu-memory", &o->offload.gpu_memory,
            "limit for the memory used on each GPU; experts that do not fit stay in host memory (default 0: no limit)");
-  AddBytes(app, "--host-memory", &o->offload.host_memory,
-           "limit for weights in host memory: on a GPU the experts that do not fit, on a CPU all weights; the rest is "
-           "read from the disk when needed (default 0: the free memory)");
+  AddBytes(
+      app, "--host-memory", &o->offload.host_memory,
+      "limit for weights in host memory: on a GPU the experts that do not fit, on a CPU the weights that loading "
+      "reads into memory (the system may keep more pages of the files); the rest is read from the disk when needed "
+      "(default 0: the free memory)");
   AddInteger(app, "--expert-slots", &o->offload.expert_slots, 1, kMaxInt64,
              "maximum number of experts per layer in GPU memory; the most used ones are kept there (default: all that "
              "fit)");
@@ -297,12 +299,15 @@ void CheckSampling(const SamplingParams& s) {
 
 void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops) {
   const FlagGroup group(app, "Sampling and stops");
-  AddNumber(app, "--temperature", &s->temperature, "sampling temperature; 0: greedy (default 1)");
-  AddInteger(app, "--top-k", &s->top_k, 0, kMaxInt64, "keep the N most likely tokens (default 0: all)");
-  AddNumber(app, "--top-p", &s->top_p, "keep the smallest set of tokens whose probabilities sum to X (default 1: all)");
-  AddNumber(app, "--min-p", &s->min_p, "drop tokens that are less likely than X times the most likely one (default 0)");
+  AddNumber(app, "--temperature", &s->temperature, "sampling temperature; 0: greedy (default: the model's, else 1)");
+  AddInteger(app, "--top-k", &s->top_k, 0, kMaxInt64,
+             "keep the N most likely tokens; 0: all (default: the model's, else 0)");
+  AddNumber(app, "--top-p", &s->top_p,
+            "keep the smallest set of tokens whose probabilities sum to X; 1: all (default: the model's, else 1)");
+  AddNumber(app, "--min-p", &s->min_p,
+            "drop tokens that are less likely than X times the most likely one (default: the model's, else 0)");
   AddNumber(app, "--repeat-penalty", &s->repeat_penalty,
-            "above 1: make tokens of the prompt and the output less likely (default 1)");
+            "above 1: make tokens of the prompt and the output less likely (default: the model's, else 1)");
   AddNumber(app, "--presence-penalty", &s->presence_penalty,
             "-2 to 2, subtracted once from the logit of a token in the output (default 0)");
   AddNumber(app, "--frequency-penalty", &s->frequency_penalty,

@@ -107,6 +107,35 @@ class TextSink {
   std::string text_;
 };
 
+// The lines of --draft-log: one for each step after the prompt, also if it had no drafts.
+class DraftLog {
+ public:
+  DraftLog(int64_t prompt_tokens, std::string* lines) : prompt_tokens_(prompt_tokens), lines_(lines) {}
+
+  // Before the first token of a step; `written`: tokens of the output so far.
+  void BeginStep(int64_t written) {
+    EndStep();
+    without_drafts_ = {.position = prompt_tokens_ + written - 2};
+    in_step_ = true;
+  }
+  void Add(const Verification& v) {  // after the tokens of a step with drafts
+    in_step_ = false;
+    const Json line = {{"p", v.position},
+                       {"proposed", std::vector<TokenId>(v.proposed.begin(), v.proposed.end())},
+                       {"accepted", v.accepted}};
+    *lines_ += line.dump() + "\n";
+  }
+  void EndStep() {
+    if (in_step_) Add(without_drafts_);
+  }
+
+ private:
+  const int64_t prompt_tokens_;
+  std::string* lines_;
+  Verification without_drafts_;
+  bool in_step_ = false;
+};
+
 Generation Generate(const GenerateOptions& options, Engine& engine, Session& session, Sampler& sampler,
                     const Tokenizer* tokenizer, std::span<const TokenId> prompt) {
   Generation out;
@@ -150,15 +179,13 @@ Generation Generate(const GenerateOptions& options, Engine& engine, Session& ses
     const int64_t left = options.max_tokens < 0 ? std::numeric_limits<int64_t>::max()
                                                 : options.max_tokens - static_cast<int64_t>(out.ids.size());
     DecodeItem item{.session = &session, .sampler = &sampler, .first = out.ids.back(), .max_tokens = left};
-    if (!options.draft_log_file.empty()) {
-      item.on_verification = [&out](const Verification& v) {
-        const Json line = {{"p", v.position},
-                           {"proposed", std::vector<TokenId>(v.proposed.begin(), v.proposed.end())},
-                           {"accepted", v.accepted}};
-        out.draft_log += line.dump() + "\n";
-      };
-    }
-    Must(engine.Decode({&item, 1}, [&](size_t, const SampledToken& token) { return accept(token); }));
+    DraftLog log(static_cast<int64_t>(prompt.size()), &out.draft_log);
+    if (!options.draft_log_file.empty()) item.on_verification = [&log](const Verification& v) { log.Add(v); };
+    Must(engine.Decode({&item, 1}, [&](size_t, const SampledToken& token) {
+      if (!token.drafted) log.BeginStep(static_cast<int64_t>(out.ids.size()));
+      return accept(token);
+    }));
+    log.EndStep();
   }
   out.end = Clock::now();
   if (!sink.Finish()) out.finish_reason = "stop";
@@ -205,6 +232,7 @@ struct Figures {
   double load_s, prompt_s, decode_s, first_token_s;
   DraftCounts drafts;
   uint64_t seed;
+  bool greedy;
 };
 
 Json ToJson(const GenerateOptions& options, const Generation& g, const Figures& f, const Tokenizer* tokenizer) {
@@ -227,7 +255,7 @@ Json ToJson(const GenerateOptions& options, const Generation& g, const Figures& 
   return j;
 }
 
-std::string Summary(const GenerateOptions& options, const Figures& f) {
+std::string Summary(const Figures& f) {
   std::string summary = "load " + FormatFixed(f.load_s, 2) + " s | prompt " + Tokens(f.prompt_tokens) +
                         Rate(f.prompt_tokens, f.prompt_s) + " | generated " + Tokens(f.output_tokens) +
                         Rate(f.steps, f.decode_s);
@@ -237,7 +265,7 @@ std::string Summary(const GenerateOptions& options, const Figures& f) {
     summary += " | drafts " + FormatCount(f.drafts.accepted) + " of " + FormatCount(f.drafts.drafted) + " accepted, " +
                FormatFixed(a_step, 2) + " tokens per step";
   }
-  if (options.sampling.temperature > 0) summary += " | seed " + std::to_string(f.seed);
+  if (!f.greedy) summary += " | seed " + std::to_string(f.seed);
   return summary;
 }
 
@@ -268,8 +296,9 @@ int RunGenerate(const GenerateOptions& options) {
   const double load_s = Seconds(load_start, Clock::now());
   counted.Begin(*engine);
   FinishPrompt(options, engine->info(), &prompt);
-  MustBeUsable(ValidateSampling(options.sampling, engine->info().vocab_size));
-  const std::unique_ptr<Sampler> sampler = Must(Sampler::Create(options.sampling, engine->info().vocab_size));
+  const SamplingParams sampling = SamplingOf(options.sampling, options.given_sampling, model.model_dir);
+  MustBeUsable(ValidateSampling(sampling, engine->info().vocab_size));
+  const std::unique_ptr<Sampler> sampler = Must(Sampler::Create(sampling, engine->info().vocab_size));
   const std::unique_ptr<Session> session = Must(engine->NewSession());
 
   const Generation g = Generate(options, *engine, *session, *sampler, tokenizer.get(), prompt);
@@ -282,7 +311,8 @@ int RunGenerate(const GenerateOptions& options) {
                            .decode_s = Seconds(g.prompt_done, g.end),
                            .first_token_s = Seconds(g.start, g.first_token),
                            .drafts = engine->draft_counts(),
-                           .seed = sampler->seed()};
+                           .seed = sampler->seed(),
+                           .greedy = sampling.temperature == 0};
   if (options.json) {
     const Json j = ToJson(options, g, figures, tokenizer.get());
     Print(j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
@@ -295,7 +325,7 @@ int RunGenerate(const GenerateOptions& options) {
   if (!options.draft_log_file.empty()) WriteOutput(options.draft_log_file, g.draft_log);
   const bool text_ends_line = tokenizer == nullptr || StdoutIsTerminal() || g.text.empty() || g.text.back() == '\n';
   const bool within_line = !options.json && !text_ends_line;
-  PrintError((within_line && StderrIsStdout() ? "\n" : "") + Summary(options, figures) + "\n");
+  PrintError((within_line && StderrIsStdout() ? "\n" : "") + Summary(figures) + "\n");
   counted.Write(*engine);  // last, so that an error loses no other output
   return kExitDone;
 }

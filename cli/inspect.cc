@@ -230,6 +230,8 @@ int RunInspect(const InspectOptions& options) {
   if (!synthetic) model.model_dir = FindModelDir(model.model_dir);
   const std::string name = synthetic ? "synthetic " + model.synthetic.shape : model.model_dir;
   const ModelDescription description = Must(Inspect(model));
+  if (const std::string& why = description.info.unusable_draft; !why.empty())
+    PrintNote("--speculate auto uses lookup instead of the draft module: " + why);
   if (options.json) {
     Print(ToJson(description, name).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } else {

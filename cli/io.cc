@@ -21,6 +21,7 @@
 
 #include "dsv4/mapped_files.h"
 #include "errors.h"
+#include "terminal_text.h"
 
 namespace dsv4::cli {
 
@@ -160,9 +161,9 @@ bool WriteInPlace(const std::string& path, std::string_view bytes) {
   if (fd < 0) return false;
   const bool done = WriteAll(fd, bytes);
   const int code = errno;
-  ::close(fd);
-  errno = code;
-  return done;
+  const bool closed = ::close(fd) == 0;  // some file systems report a full disk only now
+  if (!done) errno = code;
+  return done && closed;
 }
 
 // Throws if no file can be created in the folder of `path`.
@@ -184,10 +185,17 @@ bool StderrIsStdout() {
   return ::fstat(STDOUT_FILENO, &out) == 0 && ::fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
          out.st_ino == err.st_ino;
 }
-size_t StderrColumns() {
+namespace {
+
+size_t ColumnsOf(int fd) {
   winsize size = {};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
+
+}  // namespace
+
+size_t StdoutColumns() { return ColumnsOf(STDOUT_FILENO); }
+size_t StderrColumns() { return ColumnsOf(STDERR_FILENO); }
 
 // Opens each with the wrong access mode, so that a use fails as for a closed stream.
 void HoldClosedStreams() {
@@ -223,6 +231,11 @@ void ClearInterrupt() {
 }
 
 void Print(std::string_view text) {
+  if (!g_stdout_is_terminal) return PrintRaw(text);
+  PrintRaw(ForTerminal(text));
+}
+
+void PrintRaw(std::string_view text) {
   if (WriteAll(STDOUT_FILENO, text)) return;
   if (errno == EPIPE) throw QuietExit{kExitClosedPipe};
   throw RunError("cannot write to standard output: " + ErrnoText(errno));
@@ -231,32 +244,6 @@ void Print(std::string_view text) {
 void PrintError(std::string_view text) { WriteAll(STDERR_FILENO, text); }
 
 void PrintNote(std::string_view text) { PrintError("dsv4: note: " + Printable(text) + "\n"); }
-
-std::string Printable(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string out;
-  size_t invalid = FindInvalidUtf8(text);
-  const auto spell = [&](std::string_view prefix, unsigned char c) {
-    (out += prefix) += {kDigits[c >> 4], kDigits[c & 15]};
-  };
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (c == '\n' || c == '\r') {
-      out += ' ';
-    } else if (i == invalid) {
-      spell("\\x", c);
-      const size_t next = FindInvalidUtf8(text.substr(i + 1));
-      invalid = next == std::string_view::npos ? next : i + 1 + next;
-    } else if (c < 0x20 || c == 0x7f) {
-      spell("\\x", c);
-    } else if (c == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) {
-      spell("\\u00", static_cast<unsigned char>(text[++i]));  // U+0080 to U+009F also begin control sequences
-    } else {
-      out += static_cast<char>(c);
-    }
-  }
-  return out;
-}
 
 size_t ReadStdinSome(std::span<char> buffer) { return ReadSome(STDIN_FILENO, buffer, "standard input"); }
 
@@ -361,35 +348,6 @@ void WriteOutput(const std::string& path, std::string_view bytes) {
     code = errno;
   }
   if (!done) throw RunError("cannot write " + path + ": " + ErrnoText(code));
-}
-
-size_t FindInvalidUtf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t k) { return k < text.size() ? static_cast<unsigned char>(text[k]) : 0u; };
-    const unsigned first = byte(i);
-    size_t length = 1;
-    unsigned low = 0x80;  // range of the second byte
-    unsigned high = 0xbf;
-    if (first >= 0xc2 && first <= 0xdf) {
-      length = 2;
-    } else if (first >= 0xe0 && first <= 0xef) {
-      length = 3;
-      if (first == 0xe0) low = 0xa0;   // no overlong forms
-      if (first == 0xed) high = 0x9f;  // no surrogates
-    } else if (first >= 0xf0 && first <= 0xf4) {
-      length = 4;
-      if (first == 0xf0) low = 0x90;
-      if (first == 0xf4) high = 0x8f;  // up to U+10FFFF
-    } else if (first >= 0x80) {
-      return i;
-    }
-    for (size_t k = 1; k < length; ++k) {
-      const unsigned next = byte(i + k);
-      if (k == 1 ? (next < low || next > high) : (next < 0x80 || next > 0xbf)) return i;
-    }
-    i += length;
-  }
-  return std::string_view::npos;
 }
 
 void NoteInvalidUtf8(std::string_view text, std::string_view what) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "dsv4/status.h"
+#include "terminal_text.h"
 
 namespace dsv4::cli {
 
@@ -15,7 +16,8 @@ bool StdinIsTerminal();
 bool StdoutIsTerminal();
 bool StderrIsTerminal();
 bool StderrIsStdout();   // both go to one file, pipe or terminal
-size_t StderrColumns();  // of the terminal; 80 if unknown
+size_t StdoutColumns();  // of the terminal; 80 if unknown
+size_t StderrColumns();
 
 // Reserves the descriptors of closed standard streams, so that no file gets them. Reading and writing them still fails.
 // Call once, at the start.
@@ -31,11 +33,10 @@ bool Interrupted();
 void StopIfInterrupted();  // after Ctrl-C throws QuietExit with status 130
 void ClearInterrupt();
 
-// Writes to stdout without buffering. Throws QuietExit for a closed pipe, RunError for other errors.
+// Writes to stdout without buffering: byte for byte, but to a terminal as ForTerminal() returns it. Throws QuietExit
+// for a closed pipe, RunError for other errors.
 void Print(std::string_view text);
-
-// Returns `text` on one line, with control characters and invalid UTF-8 as escapes (\x1b).
-std::string Printable(std::string_view text);
+void PrintRaw(std::string_view text);  // byte for byte, also to a terminal: for the program's own escape sequences
 
 // Writes to stderr; ignores errors.
 void PrintError(std::string_view text);
@@ -80,9 +81,6 @@ void CheckWritable(const std::string& path);
 // target exists and is not a regular file, since a rename would replace a device or pipe, or if its folder cannot be
 // written.
 std::string ResolveReplaceableFile(const std::string& path);
-
-// Returns the offset of the first byte that is not valid UTF-8, or npos.
-size_t FindInvalidUtf8(std::string_view text);
 
 // Prints a note on stderr if `text` is not valid UTF-8. The tokenizer reads each invalid part as U+FFFD.
 void NoteInvalidUtf8(std::string_view text, std::string_view what);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <clocale>
 #include <cstdio>
 #include <cstring>
@@ -47,6 +48,27 @@ std::wstring CleanPaste(std::wstring_view text) {
   return clean;
 }
 
+constexpr off_t kMaxHistoryBytes = off_t{16} << 20;
+
+// Reads the history if `path` is a regular file of its owner's, which a pipe, a device or a link in its place is not.
+// Returns why it cannot be used; empty: it can, or it does not exist yet.
+std::string LoadHistory(History* history, const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? "" : errno == ELOOP ? "is a link" : std::strerror(errno);
+  struct stat info;
+  std::string problem;
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    problem = "is not a regular file";
+  } else if (info.st_size > kMaxHistoryBytes) {
+    problem = "has more than " + std::to_string(kMaxHistoryBytes >> 20) + " MiB";
+  } else {
+    HistEvent event;
+    ::history(history, &event, H_LOAD, ("/proc/self/fd/" + std::to_string(fd)).c_str());  // the file that was examined
+  }
+  ::close(fd);
+  return problem;
+}
+
 // Replaces the history file atomically. Its mode is 0600 from the start.
 bool SaveHistory(History* history, const std::string& path) {
   const std::string temporary = path + ".tmp." + std::to_string(::getpid());
@@ -75,7 +97,12 @@ class LibeditEditor : public LineEditor {
     HistEvent event;
     ::history(history_, &event, H_SETSIZE, kHistorySize);
     ::history(history_, &event, H_SETUNIQUE, 1);
-    if (!history_file_.empty()) ::history(history_, &event, H_LOAD, history_file_.c_str());
+    if (!history_file_.empty()) {
+      if (const std::string problem = LoadHistory(history_, history_file_); !problem.empty()) {
+        PrintNote("there is no history: " + history_file_ + " " + problem + "; remove it, or use --no-history");
+        history_file_.clear();
+      }
+    }
     ::el_set(editor_, EL_CLIENTDATA, this);
     ::el_set(editor_, EL_PROMPT, Prompt);
     ::el_set(editor_, EL_EDITOR, "emacs");

@@ -96,6 +96,14 @@ std::string DiskLine(const MemoryPlan& p) {
   return line + "\n";
 }
 
+// The weights of files on a CPU are pages that the system may take back: it decides how many stay.
+std::string HostMemoryNote(int64_t bytes) {
+  return "--host-memory bounds the weights that loading reads into memory (" + FormatBytes(bytes) +
+         "), not the process: the system keeps pages of the files as long as it has room, and activations, KV and the "
+         "program come on top; to bound all of it, use a cgroup (systemd-run --user --scope -p MemoryMax=SIZE dsv4 "
+         "...)";
+}
+
 }  // namespace
 
 void CheckGpuMemory(const EngineOptions& options) {
@@ -145,11 +153,25 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
   };
   auto engine = Must(Engine::Load(options));
   progress.Clear();
+  if (IsCpu(options.device) && options.offload.host_memory > 0 && options.synthetic.shape.empty())
+    PrintNote(HostMemoryNote(options.offload.host_memory));
   if (options.drafts.speculate == Speculate::kAuto && tell != TellPlan::kNever) {
     const std::string who(kSpeculateNames[static_cast<size_t>(engine->info().drafter)]);
-    PrintError("--speculate auto: drafts by " + who + "\n");
+    const std::string& why = engine->info().unusable_draft;
+    PrintError("--speculate auto: drafts by " + who + (why.empty() ? "" : ": " + Printable(why)) + "\n");
   }
   return engine;
+}
+
+SamplingParams SamplingOf(const SamplingParams& flags, const GivenSampling& given, const std::string& model_dir) {
+  const SamplingParams model = Must(ReadDefaultSampling(model_dir));
+  SamplingParams out = flags;
+  if (!given.temperature) out.temperature = model.temperature;
+  if (!given.top_k) out.top_k = model.top_k;
+  if (!given.top_p) out.top_p = model.top_p;
+  if (!given.min_p) out.min_p = model.min_p;
+  if (!given.repeat_penalty) out.repeat_penalty = model.repeat_penalty;
+  return out;
 }
 
 void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::string& where) {

@@ -22,6 +22,9 @@ std::string FindModelDir(const std::string& model_dir);
 
 bool HasTokenizer(const std::string& model_dir);
 
+// The sampling of generate and chat: flags that were given, then the model's generation_config.json.
+SamplingParams SamplingOf(const SamplingParams& flags, const GivenSampling& given, const std::string& model_dir);
+
 // Loads a model with a progress line; Ctrl-C stops it. Before that, calls options.on_plan with the memory plan and
 // prints the plan to stderr. kWhenWatched: only for a GPU, if stderr is a terminal.
 enum class TellPlan { kWhenWatched, kAlways, kNever };

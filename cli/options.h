@@ -26,9 +26,15 @@ struct StopOptions {
   std::vector<TokenId> ids;  // also with --ignore-eos
 };
 
+// Which sampling flags were given. The others have the values of the model's generation_config.json.
+struct GivenSampling {
+  bool temperature = false, top_k = false, top_p = false, min_p = false, repeat_penalty = false;
+};
+
 struct GenerateOptions {
   ModelOptions model;
   SamplingParams sampling;
+  GivenSampling given_sampling;
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::string token_ids_file;
@@ -45,6 +51,7 @@ struct GenerateOptions {
 struct ChatOptions {
   ModelOptions model;
   SamplingParams sampling;
+  GivenSampling given_sampling;
   std::string system;
   std::string tools_file;
   std::optional<ChatDialect> dialect;

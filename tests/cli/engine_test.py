@@ -308,6 +308,26 @@ class Engine(CliTestCase):
 
         self.assertTrue(soon(seconds))
 
+    def test_little_address_space_is_an_error(self):
+        loads = False
+        for mib in range(32, 256, 8):  # the loader of programs, binding, the engine and the tokenizer each fail somewhere
+            def limit():
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+                resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))
+
+            result = run("generate", *self.model, "--token-ids", self.ids, "-n", "1", "--threads", "1", preexec_fn=limit)
+            if result.returncode in (-signal.SIGSEGV, 127) and not result.stderr.startswith(b"dsv4"):
+                continue  # the system could not start the program
+            self.assertIn(result.returncode, (0, 1), (mib, result.stderr))
+            loads = loads or result.returncode == 0
+        self.assertTrue(loads)
+
+    def test_host_memory_reports_what_it_bounds(self):
+        result = run("generate", *self.model, "--token-ids", self.ids, "-n", "1", "--host-memory", "1MiB")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(b"note: --host-memory bounds the weights that loading reads into memory (1.00 MiB), not the process", result.stderr)
+        self.assertNotIn(b"--host-memory", run("generate", *self.model, "--token-ids", self.ids, "-n", "1").stderr)
+
     def test_closed_pipe_ends_quietly(self):
         with subprocess.Popen([BINARY, "generate", *map(str, self.model), "--token-ids", str(self.ids), "-n", "2000",
                                "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as p:

@@ -2,6 +2,7 @@
 """generate, chat and perplexity: with random weights, and with models/nano if its weights exist."""
 
 import json
+import resource
 import signal
 import subprocess
 import time
@@ -48,6 +49,12 @@ class Generate(CliTestCase):
                 self.assertEqual(set(step), {"p", "proposed", "accepted"})
                 self.assertTrue(0 <= step["accepted"] <= len(step["proposed"]) <= 4)
                 proposed += len(step["proposed"])
+            steps = [json.loads(line) for line in log.read_text().splitlines()]
+            # Every step has a line: its drafts that were right, and one more token.
+            self.assertEqual(steps[-1]["p"] + steps[-1]["accepted"] + 1 - steps[0]["p"],
+                             sum(step["accepted"] + 1 for step in steps))
+            for step, after in zip(steps, steps[1:]):
+                self.assertEqual(step["p"] + step["accepted"] + 1, after["p"])
         self.assertGreater(proposed, 0)
         self.assertIn(b"--speculate auto: drafts by lookup", run(*args, "--speculate", "auto").stderr)
         self.fails(1, "has no MTP module", "generate", *self.model, "-p", "x", "--speculate", "mtp")
@@ -90,7 +97,7 @@ class Generate(CliTestCase):
         self.fails(1, "--stop-id is '99999999'; accepted:", "chat", *self.model, "--stop-id", "99999999")
 
     def test_a_chat_beyond_the_models_context_is_refused(self):
-        self.fails(1, ["--ctx is 1048577", "model's own 1048576 tokens"], "chat", *self.model, "--ctx", 1048577)
+        self.fails(1, ["--ctx is 1048577", "model's limit of 1048576 tokens"], "chat", *self.model, "--ctx", 1048577)
 
     def test_streamed_text_is_the_json_text(self):
         text = json.loads(self.generate("--temperature", "0", "--json"))["text"]
@@ -193,6 +200,52 @@ class Generate(CliTestCase):
             self.assertIn(word, message)
         self.assertEqual(notes.read_text(), "not a conversation")
         self.assertTrue(result.stdout)
+
+    def test_a_conversation_on_a_full_disk_is_an_error(self):
+        def few_bytes():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
+
+        path = self.tmp / "saved.json"
+        result = run("chat", *self.model, "-n", "2", stdin="Hi\n/save %s\nOn\n" % path, preexec_fn=few_bytes)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn(b"File too large", result.stderr)
+        self.assertFalse(path.exists())
+
+    def test_files_of_a_run_on_a_full_disk_are_errors(self):
+        repeats = ["--logit-bias", "42=100", "--temperature", "0", "--ignore-eos", "-p", "one two " * 9, "-n", "40"]
+        for flags in (["--draft-log", "/dev/full", "--speculate", "lookup", "--draft-threshold", "0"], ["--output-ids", "/dev/full"]):
+            self.fails(1, ["/dev/full", "No space left on device"], "generate", *self.model, *repeats, *flags)
+
+    def model_with(self, name, **fields):
+        folder = make_text_model(self.tmp / name)
+        (folder / "generation_config.json").write_text(json.dumps(fields))
+        return ["-m", folder, "-p", "In the beginning", "-n", "24", "--json"]
+
+    def test_generation_config_gives_defaults_and_eos(self):
+        def ids(model, *args):
+            return json.loads(self.ok("generate", *model, *args))["ids"]
+
+        greedy = ids(self.model_with("plain"), "--temperature", "0")
+        one = self.model_with("one", top_k=1, temperature=0.5)
+        self.assertEqual(ids(one, "--seed", "1"), greedy)
+        self.assertEqual(ids(one, "--seed", "2"), greedy)
+        self.assertNotEqual(ids(one, "--seed", "1", "--top-k", "0", "--temperature", "1"), greedy)  # flags win
+        cold = self.model_with("cold", temperature=0)
+        self.assertEqual(ids(cold), greedy)
+        hot = self.model_with("hot", temperature=1.5)
+        self.assertEqual(ids(hot, "--temperature", "0"), greedy)
+        stops = self.model_with("stops", eos_token_id=[1, greedy[3]])
+        run_of = json.loads(self.ok("generate", *stops, "--temperature", "0"))
+        self.assertEqual((run_of["finish_reason"], run_of["ids"]), ("stop", greedy[: greedy.index(greedy[3])]))
+        broken = self.model_with("broken")
+        (broken[1] / "generation_config.json").write_text("[]")
+        self.fails(1, "generation_config.json", "generate", *broken)
+
+    def test_chat_takes_the_models_sampling(self):
+        folder = self.model_with("one", top_k=1)[1]
+        replies = {run("chat", "-m", folder, "-n", "12", "--seed", seed, stdin="Hello\n").stdout for seed in "123"}
+        self.assertEqual(len(replies), 1)
 
     def test_interrupt_prints_what_there_is(self):
         def seconds():

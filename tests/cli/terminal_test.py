@@ -12,7 +12,7 @@ import termios
 import time
 from pathlib import Path
 
-from support import BINARY, CliTestCase, HAS_GOLDEN, HAS_TOKENIZER, SLOWNESS, main, make_text_model
+from support import BINARY, CliTestCase, HAS_GOLDEN, HAS_TOKENIZER, SLOWNESS, main, make_text_model, run
 
 
 class Terminal(CliTestCase):
@@ -181,6 +181,85 @@ class Terminal(CliTestCase):
         self.line(b"secret\r")
         self.quit(pid)
         self.assertEqual(path.read_bytes(), before)
+
+    def test_a_history_that_is_no_file_of_its_own_is_not_read(self):
+        for number, make in enumerate([os.mkfifo, lambda path: path.symlink_to("/dev/zero"),
+                                       lambda path: path.symlink_to(self.tmp / "other"),
+                                       lambda path: path.write_bytes(bytes(17 << 20))]):
+            self.state = "state%d" % number
+            folder = self.tmp / self.state / "dsv4"
+            folder.mkdir(parents=True)
+            make(folder / "chat-history")
+            was = os.lstat(folder / "chat-history")
+            pid = self.start("chat", *self.model, "--no-thinking", "--temperature", "0", "-n", "1")
+            self.wait_for(b"there is no history")
+            self.wait_for(b"> ")
+            self.send(b"Hello\r")
+            self.wait_for(b"> ")
+            self.quit(pid)
+            now = os.lstat(folder / "chat-history")
+            self.assertEqual((now.st_ino, now.st_mode, now.st_size), (was.st_ino, was.st_mode, was.st_size))
+
+    def forced(self, text):
+        """Flags that make the model write only the token of `text`."""
+        ids = run("tokenize", *self.model, stdin=text).stdout.split()
+        self.assertEqual(len(ids), 1, text)
+        return ["--logit-bias", ids[0].decode() + "=inf", "--temperature", "0"]
+
+    def test_what_a_model_writes_is_shown_and_not_obeyed(self):
+        for character, shown in [("\x1b", b"\\x1b"), ("\x07", b"\\x07"), ("\b", b"\\x08"), ("\x7f", b"\\x7f")]:
+            forced = self.forced(character)
+            piped = run("generate", *self.model, *forced, "-p", "x", "-n", "3")
+            self.assertEqual(piped.stdout, 3 * character.encode())  # a pipe gets the bytes
+            self.start("generate", *self.model, *forced, "-p", "x", "-n", "3")
+            self.wait_for(3 * shown + b"\r\n")
+            pid = self.start("chat", *self.model, *forced, "--no-thinking", "--no-history", "-n", "3")
+            self.wait_for(b"> ")
+            self.send(b"Hello\r")
+            self.wait_for(3 * shown + b"\r\n")
+            self.wait_for(b"> ")
+            self.quit(pid)
+
+    def test_marks_of_direction_are_shown(self):
+        ids = run("tokenize", *self.model, stdin="a\u202eb\u2066c\u0085").stdout
+        pid = self.start("detokenize", *self.model)
+        self.send(ids + b"\x04")
+        self.wait_for(b"a\\u202eb\\u2066c\\u0085")
+        self.ends(pid, 0)
+
+    def test_replies_break_between_words(self):
+        forced = self.forced(" the")
+        pid = self.start("chat", *self.model, *forced, "--no-thinking", "--no-history", "-n", "25", size=(24, 30))
+        self.wait_for(b"> ")
+        self.send(b"Hello\r")
+        self.wait_for(b"the")
+        self.send(b"\x04")
+        while b"> " not in self.seen:
+            self.seen += os.read(self.terminal, 4096)
+        lines = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", b" the" + self.seen.split(b"> ")[0]).decode().splitlines()
+        lines = [line for line in lines if line]
+        self.assertEqual(" ".join(lines).split(), 25 * ["the"])
+        self.assertGreater(len(lines), 3)
+        for line in lines:
+            self.assertLessEqual(len(line), 30)
+        self.ends(pid, 0)
+
+    def test_help_breaks_between_words_and_finds_words(self):
+        pid = self.start("chat", *self.model, "--no-history", size=(50, 50))
+        self.wait_for(b"> ")
+        self.send(b"/help\r")
+        self.wait_for(b"/help\r\n")
+        self.wait_for(b"> ")
+        self.send(b"/help conversation\r")
+        self.wait_for(b"/help conversation\r\n")
+        self.wait_for(b"/system TEXT")
+        self.wait_for(b"/save FILE")
+        self.wait_for(b"/load FILE")
+        self.wait_for(b"/reset")
+        self.wait_for(b"> ")
+        self.send(b"/help nothing\r")
+        self.wait_for(b"no command has the word nothing")
+        self.quit(pid)
 
     def test_history_in_the_home_folder(self):
         self.state = ""
