@@ -175,7 +175,9 @@ OutputForm ReadResponseFormat(const Fields& body) {
                                                       : ReadGuide(Fields(*nested, "structured_outputs"), "");
                            }()}) {
     if (guide.format.is_null()) continue;
-    if (!form.format.is_null()) Refuse(guide.param, guide.param + " contradicts " + form.param);
+    if (!form.format.is_null())
+      Refuse(guide.param,
+             guide.param + " and " + form.param + " both set the form of the output; send only one of them");
     form = std::move(guide);
   }
   return form;

@@ -38,7 +38,7 @@ class Scrub(unittest.TestCase):
         inner = json.loads(new["arguments"])
         self.assertEqual((inner["n"], len(inner["cmd"])), ([1, None], 10))
 
-    def test_recordings_are_small_and_hold_words_of_this_project_only(self):
+    def test_recordings_are_small_and_hold_words_of_the_list_only(self):
         known = set().union(*scrub.words_by_length().values())
         for path in RECORDINGS.glob("*.xz"):
             self.assertLess(path.stat().st_size, 200000)
@@ -48,7 +48,7 @@ class Scrub(unittest.TestCase):
             words = [w.lower() for text in texts for w in re.findall(r"[^\W\d_]+", text)]
             self.assertGreater(len(words), 100000)
             foreign = {w for w in words if len(w) < 12 and w not in known}
-            # Pages sometimes lose a word; a text that was not scrubbed has hundreds of foreign words.
+            # A text that was not scrubbed has hundreds of foreign words.
             self.assertLess(len(foreign), 100, sorted(foreign)[:20])
 
 

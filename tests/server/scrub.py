@@ -1,6 +1,6 @@
 """Removes the texts from bodies of requests: same structure, names, ids and sizes, but every word replaced.
 
-A word is replaced by a word of docs/ with the same length. The choice depends on all words before it in its text, so
+A word is replaced by a word of scrub_words.txt with the same length. The choice depends on all words before it in its text, so
 texts with a common beginning keep a common beginning of the same length, and differ after it. Words without spaces that
 look like identifiers (types, ids, paths, names of tools and fields) stay. Pictures stay, because they belong to this
 project. The billing line of Claude Code stays, because the server knows it.
@@ -13,7 +13,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+WORDS = Path(__file__).resolve().parent / "scrub_words.txt"
 PICTURE = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_.,:;=/@*()+-]{1,120}")
 BILLING = "x-anthropic-billing-header:"
@@ -24,9 +24,8 @@ WORD = re.compile(r"[^\W\d_]+|\d+|[\W_]")
 @lru_cache(None)
 def words_by_length():
     found = {}
-    for page in sorted(DOCS.glob("*.md")):
-        for word in re.findall(r"[a-z]+", page.read_text()):
-            found.setdefault(len(word), set()).add(word)
+    for word in WORDS.read_text().split():
+        found.setdefault(len(word), set()).add(word)
     return {length: sorted(words) for length, words in found.items()}
 
 

@@ -66,7 +66,7 @@ class Structured(ServerTestCase):
         body = {"messages": HELLO, "response_format": json_schema(schema)}
         reply = self.server.post("/v1/chat/completions", body)
         self.assertEqual(reply.status, 400, reply.body[:300])
-        self.assertIn("at most", reply.json["error"]["message"])
+        self.assertIn("the limit is", reply.json["error"]["message"])
         if SLOWNESS == 1:
             self.assertLess(peak() - before, 400)
 
