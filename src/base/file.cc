@@ -1,5 +1,6 @@
 #include "base/file.h"
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -7,6 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -36,14 +38,18 @@ struct Descriptor {
   }
 };
 
-// Opens a file that is not a folder, and sets its size (-1: a pipe or a device).
-Status OpenForReading(const std::string& path, int flags, Descriptor& d, int64_t& size) {
-  d.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+// Opens a file that is not a folder, and sets its size (-1: a pipe or a device). Never waits for a named pipe's writer.
+Status OpenForReading(const std::string& path, FileFrom from, Descriptor& d, int64_t& size) {
+  const bool own = from == FileFrom::kProgram;
+  d.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (own ? O_NOFOLLOW : 0));
+  if (d.fd < 0 && own && errno == ELOOP)
+    return InvalidArgument(StrCat("'", path, "' is a link, which is not followed here; name the file itself"));
   if (d.fd < 0) return ErrnoStatus(path, "open");
   struct stat st;
   if (::fstat(d.fd, &st) != 0) return ErrnoStatus(path, "read");
   if (S_ISDIR(st.st_mode)) return InvalidArgument(StrCat("'", path, "' is a folder, not a file"));
   size = S_ISREG(st.st_mode) ? static_cast<int64_t>(st.st_size) : -1;
+  if (own && size < 0) return InvalidArgument(StrCat("'", path, "' is not a regular file"));
   return {};
 }
 
@@ -60,12 +66,29 @@ Result<size_t> ReadMore(const std::string& path, int fd, char* buffer, size_t si
   }
 }
 
+// Creates a file next to `path` under a new name, with the mode that the process's umask leaves of 0666. Not mkostemp:
+// its files have mode 0600, and a process can only read its umask by changing it, for all its threads. Returns -1 and
+// errno.
+int CreateTemporary(const std::string& path, std::string& temporary) {
+  constexpr int kTries = 100;
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEF";
+  for (int i = 0; i < kTries; ++i) {
+    std::array<unsigned char, 6> random;
+    if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) return -1;
+    temporary = path + ".tmp.";
+    for (const unsigned char c : random) temporary += kLetters[c % kLetters.size()];
+    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd >= 0 || errno != EEXIST) return fd;
+  }
+  return -1;
+}
+
 }  // namespace
 
-Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
+Result<std::string> ReadFile(const std::string& path, int64_t max_bytes, FileFrom from) {
   Descriptor d{-1};
   int64_t size = 0;
-  DSV4_RETURN_IF_ERROR(OpenForReading(path, O_NONBLOCK, d, size));  // never waits for a named pipe's writer
+  DSV4_RETURN_IF_ERROR(OpenForReading(path, from, d, size));
   if (size > max_bytes) {
     return InvalidArgument(StrCat("'", path, "' has ", size, " bytes; the limit is ", max_bytes));
   }
@@ -89,8 +112,8 @@ Status WriteFile(const std::string& path, std::span<const std::string_view> piec
   if (::lstat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
     return InvalidArgument(StrCat("cannot write '", path, "': it exists and is not a regular file"));
   }
-  std::string temporary = path + ".tmp.XXXXXX";
-  Descriptor d{::mkostemp(temporary.data(), O_CLOEXEC)};
+  std::string temporary;
+  Descriptor d{CreateTemporary(path, temporary)};
   if (d.fd < 0) return ErrnoStatus(path, "write");
   const auto fail = [&] {
     const Status status = ErrnoStatus(path, "write");
@@ -105,10 +128,7 @@ Status WriteFile(const std::string& path, std::span<const std::string_view> piec
       done += static_cast<size_t>(n);
     }
   }
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  const bool complete = ::fchmod(d.fd, 0666 & ~mask) == 0 && ::fsync(d.fd) == 0;
-  if (!complete || ::rename(temporary.c_str(), path.c_str()) != 0) return fail();
+  if (::fsync(d.fd) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) return fail();
   return {};
 }
 
@@ -121,7 +141,7 @@ bool IsLfsPointer(std::string_view bytes) { return bytes.starts_with("version ht
 Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
   Descriptor d{-1};
   int64_t size = 0;
-  DSV4_RETURN_IF_ERROR(OpenForReading(path, O_NONBLOCK, d, size));  // never waits for a named pipe's writer
+  DSV4_RETURN_IF_ERROR(OpenForReading(path, FileFrom::kUser, d, size));
   if (size < 0) return InvalidArgument(StrCat("'", path, "' is not a regular file"));
   if (size == 0) return DataLoss(StrCat("'", path, "' is empty"));
   struct stat st;
@@ -135,8 +155,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& pa
 Result<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {
   Descriptor d{-1};
   int64_t size = 0;
-  DSV4_RETURN_IF_ERROR(OpenForReading(path, O_NONBLOCK, d, size));
-  if (size < 0) return InvalidArgument(StrCat("'", path, "' is not a regular file"));
+  DSV4_RETURN_IF_ERROR(OpenForReading(path, FileFrom::kProgram, d, size));
   if (size == 0) return DataLoss(StrCat("'", path, "' is empty"));
   return std::unique_ptr<InputFile>(new InputFile(path, std::exchange(d.fd, -1), size));
 }

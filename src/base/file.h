@@ -13,8 +13,12 @@ struct stat;
 
 namespace dsv4 {
 
+// The origin of a file. A user's file may be a link or a pipe. A file that this program wrote is a regular file.
+// Anything else in its place is from another program, and is refused.
+enum class FileFrom { kUser, kProgram };
+
 // Returns the whole file as bytes. Refuses folders, files of more than max_bytes, and pipes that send no data.
-Result<std::string> ReadFile(const std::string& path, int64_t max_bytes);
+Result<std::string> ReadFile(const std::string& path, int64_t max_bytes, FileFrom from = FileFrom::kUser);
 
 // Writes the pieces, in order, to a temporary file in the same folder and renames it: readers see all or nothing. If
 // `path` exists, it must be a regular file, because a rename would replace a device, a pipe or a link.

@@ -1,4 +1,4 @@
-// A file that is read on demand. If another process truncates it in the meantime, a read is an error.
+// A file of this program that is read on demand. If another process truncates it in the meantime, a read is an error.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,13 @@ namespace dsv4 {
 
 class InputFile {
  public:
-  // Refuses empty files and everything that is not a regular file, as MappedFile does.
+  // Refuses empty files, links, and everything that is not a regular file.
   static Result<std::unique_ptr<InputFile>> Open(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
+  const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // when it was opened
 
   // Reads bytes [begin, begin + bytes) to `to`. kDataLoss: the file ends before.

@@ -1,6 +1,5 @@
 #include "base/json.h"
 
-#include "base/file.h"
 #include "base/str.h"
 
 namespace dsv4 {
@@ -45,8 +44,8 @@ Result<Json> ParseJson(std::string_view text, std::string_view what) {
   }
 }
 
-Result<Json> ReadJsonFile(const std::string& path, int64_t max_bytes) {
-  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, max_bytes));
+Result<Json> ReadJsonFile(const std::string& path, int64_t max_bytes, FileFrom from) {
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, max_bytes, from));
   return ParseJson(text, path);
 }
 

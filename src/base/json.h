@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "dsv4/status.h"
 
 namespace dsv4 {
@@ -20,6 +21,7 @@ inline constexpr int kMaxJsonDepth = 64;
 Result<Json> ParseJson(std::string_view text, std::string_view what);
 
 // Reads the file at `path` (at most max_bytes) and parses it.
-Result<Json> ReadJsonFile(const std::string& path, int64_t max_bytes = int64_t{256} << 20);
+Result<Json> ReadJsonFile(const std::string& path, int64_t max_bytes = int64_t{256} << 20,
+                          FileFrom from = FileFrom::kUser);
 
 }  // namespace dsv4

@@ -1,5 +1,6 @@
 #include "base/file.h"
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -8,12 +9,21 @@
 #include <thread>
 
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "base/input_file.h"
 #include "base/str.h"
+
+static std::atomic<int> num_umask_calls{0};
+
+// Takes the place of the system's function in this program.
+extern "C" mode_t umask(mode_t mask) {
+  ++num_umask_calls;
+  return static_cast<mode_t>(::syscall(SYS_umask, mask));
+}
 
 namespace dsv4 {
 namespace {
@@ -67,6 +77,48 @@ TEST_F(File, ReadRefusesWhatItCannotRead) {
   EXPECT_EQ(big.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(big.message().find("11 bytes"), std::string::npos) << big.message();
   EXPECT_EQ(ReadFile(Path("big"), 11)->size(), 11u);
+}
+
+// A file of this program: what is planted in its place is refused at once.
+TEST_F(File, FilesOfThisProgramAreRegularFiles) {
+  ASSERT_TRUE(WriteFile(Path("file"), "text").ok());
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  fs::create_symlink("file", Path("link"));
+  fs::create_symlink("/dev/zero", Path("endless"));
+  fs::create_symlink("none", Path("dangling"));
+  EXPECT_EQ(*ReadFile(Path("link"), 10), "text");
+  EXPECT_EQ(*ReadFile(Path("file"), 10, FileFrom::kProgram), "text");
+  EXPECT_FALSE(ReadFile(Path("file"), 3, FileFrom::kProgram).ok());
+  EXPECT_TRUE(InputFile::Open(Path("file")).ok());
+  for (const char* name : {"link", "endless", "dangling", "pipe"}) {
+    const bool pipe = name == std::string("pipe");
+    for (const Status& status :
+         {ReadFile(Path(name), 1 << 20, FileFrom::kProgram).status(), InputFile::Open(Path(name)).status()}) {
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name;
+      EXPECT_NE(status.message().find(Path(name)), std::string::npos) << status.message();
+      EXPECT_NE(status.message().find(pipe ? "not a regular file" : "is a link"), std::string::npos)
+          << status.message();
+    }
+  }
+  EXPECT_EQ(ReadFile("/dev/zero", 10, FileFrom::kProgram).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadFile(Path("none"), 10, FileFrom::kProgram).status().code(), StatusCode::kNotFound);
+}
+
+// For a moment, files of other threads would be open to everybody.
+TEST_F(File, WritingObeysTheUmaskAndLeavesItAlone) {
+  for (const mode_t mask : {mode_t{022}, mode_t{077}, mode_t{0}}) {
+    const mode_t before = ::umask(mask);
+    num_umask_calls = 0;
+    const bool written = WriteFile(Path("a"), "x").ok();
+    const int calls = num_umask_calls;
+    ::umask(before);
+    ASSERT_TRUE(written);
+    EXPECT_EQ(calls, 0);
+    struct stat st;
+    ASSERT_EQ(::stat(Path("a").c_str(), &st), 0);
+    EXPECT_EQ(st.st_mode & 0777, 0666 & ~mask);
+    fs::remove(Path("a"));
+  }
 }
 
 TEST_F(File, ReadsPipesUpToTheLimit) {

@@ -187,13 +187,16 @@ class Engine(CliTestCase):
                 self.fails(1, ["--expert-counts: ", str(counts), "--count-experts FILE"], *command, "--expert-counts", counts)
 
     def test_counts_of_experts_that_are_read_are_added_to(self):
-        counts, link = self.tmp / "counts.json", self.tmp / "link"
+        counts, link, same = self.tmp / "counts.json", self.tmp / "link", self.tmp / "same"
         args = ["generate", *self.model, "--token-ids", self.ids, "--ignore-eos", "--temperature", "0"]
         read = lambda: json.loads(counts.read_text())["chosen"]
         self.ok(*args, "-n", "4", "--count-experts", counts)
         once = read()
         link.symlink_to(counts)
-        self.ok(*args, "-n", "4", "--count-experts", counts, "--expert-counts", link)
+        # A link is not followed to counts; another name of the same file is one.
+        self.fails(1, [str(link), "is a link", "name the file itself"], *args, "-n", "4", "--expert-counts", link)
+        same.hardlink_to(counts)
+        self.ok(*args, "-n", "4", "--count-experts", counts, "--expert-counts", same)
         self.assertEqual(read(), [[2 * n for n in layer] for layer in once])
         self.ok(*args, "-n", "4", "--count-experts", link)
         self.assertEqual(read(), once, "replaced: nothing is read")

@@ -20,7 +20,7 @@ Result<ExpertCounts> ReadExpertCounts(const std::string& path) {
     return Status(code, StrCat("--expert-counts: ", why, "; write one with --count-experts FILE"));
   };
   const auto broken = [&](const std::string& what) { return refused(StatusCode::kDataLoss, StrCat(path, ": ", what)); };
-  const Result<Json> read = ReadJsonFile(path, kMaxCountsBytes);
+  const Result<Json> read = ReadJsonFile(path, kMaxCountsBytes, FileFrom::kProgram);
   if (!read.ok()) return refused(read.status().code(), read.status().message());
   const Json& json = *read;
   if (!json.is_object() || !json.contains("dsv4_expert_counts") || json["dsv4_expert_counts"] != kCountsVersion)

@@ -49,6 +49,23 @@ Status Damaged(const std::string& path, std::string_view what) {
   return DataLoss(StrCat("'", path, "': ", what, "; delete the file: its tokens are then computed again"));
 }
 
+// Checks the text after the head without holding it, because the head of a planted file can announce gigabytes.
+Status CheckText(const InputFile& file, const SnapshotHead& h, std::string* fingerprint) {
+  const int64_t text_end = kHeadBytes + h.text_bytes();
+  std::vector<char> piece(size_t{64} << 10);
+  uint32_t sum = 0, stored = 0;
+  for (int64_t at = 0; at < text_end;) {
+    const int64_t n = std::min(static_cast<int64_t>(piece.size()), text_end - at);
+    DSV4_RETURN_IF_ERROR(file.Read(at, n, piece.data()));
+    sum = Checksum(piece.data(), n, sum);
+    at += n;
+  }
+  DSV4_RETURN_IF_ERROR(file.Read(text_end, sizeof(stored), &stored));
+  if (sum != stored) return Damaged(file.path(), "the checksum of its header is wrong");
+  fingerprint->resize(static_cast<size_t>(h.fingerprint_bytes));
+  return file.Read(kHeadBytes, h.fingerprint_bytes, fingerprint->data());
+}
+
 // Text of a file for a message: one line of limited length.
 std::string Shown(std::string_view text) {
   std::string out(text.substr(0, 400));
@@ -76,16 +93,8 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
     return Damaged(path, "truncated, or its header is damaged");
   }
   const int64_t text_end = kHeadBytes + h.text_bytes();
-  out.head_bytes.resize(static_cast<size_t>(text_end + 4));
-  DSV4_RETURN_IF_ERROR(out.file->Read(0, text_end + 4, out.head_bytes.data()));
-  const char* data = out.head_bytes.data();
-  uint32_t checksum;
-  std::memcpy(&checksum, data + text_end, 4);
-  if (checksum != Checksum(data, text_end) || std::memcmp(data, &h, sizeof(h)) != 0) {
-    return Damaged(path, "the checksum of its header is wrong");
-  }
-
-  const std::string_view made_by(data + kHeadBytes, static_cast<size_t>(h.fingerprint_bytes));
+  std::string made_by;
+  DSV4_RETURN_IF_ERROR(CheckText(*out.file, h, &made_by));
   if (made_by != fingerprint) {
     return Unsupported(StrCat("'", path, "': a KV snapshot of another model or setting, [", Shown(made_by), "], not [",
                               fingerprint, "]; use one folder for each model and setting"));
@@ -100,16 +109,20 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
   if (size != text_end + 4 + body + sums + 4) {
     return Damaged(path, StrCat("has ", size, " bytes instead of ", text_end + 4 + body + sums + 4));
   }
+  if (h.num_tokens > model.max_context) {
+    return ResourceExhausted(StrCat("'", path, "': ", h.num_tokens, " tokens exceed the context limit of ",
+                                    model.max_context, "; raise it (--ctx) up to the model's limit"));
+  }
+  out.head_bytes.resize(static_cast<size_t>(text_end + 4));
+  DSV4_RETURN_IF_ERROR(out.file->Read(0, text_end + 4, out.head_bytes.data()));
+  const char* data = out.head_bytes.data();
+  if (std::memcmp(data, &h, sizeof(h)) != 0) return Damaged(path, "it changed while it was read");
   const char* at = data + kHeadBytes + h.fingerprint_bytes;
   out.info.tokens.resize(static_cast<size_t>(h.num_tokens));
   std::memcpy(out.info.tokens.data(), at, out.info.tokens.size() * sizeof(TokenId));
   for (const TokenId id : out.info.tokens) {
     if (id < 0 || id >= model.vocab_size)
       return Damaged(path, StrCat("holds token ", id, ", which the model does not have"));
-  }
-  if (h.num_tokens > model.max_context) {
-    return ResourceExhausted(StrCat("'", path, "': ", h.num_tokens, " tokens exceed the context limit of ",
-                                    model.max_context, "; raise it (--ctx) up to the model's limit"));
   }
   out.info.note.assign(at + out.info.tokens.size() * sizeof(TokenId), static_cast<size_t>(h.note_bytes));
   out.info.file_bytes = size;

@@ -1,6 +1,9 @@
 // Files of expert counts.
+#include <filesystem>
 #include <string>
 #include <vector>
+
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,6 +53,18 @@ TEST_F(CountsFile, WhatIsNotOneIsRefusedByName) {
   const ExpertCounts largest{.num_layers = 61, .num_experts = 384, .chosen = std::vector<uint64_t>(61 * 384, ~0ull)};
   ASSERT_TRUE(WriteExpertCounts(temp_ / "largest", largest).ok());
   EXPECT_EQ(ReadExpertCounts(temp_ / "largest")->chosen, largest.chosen);
+}
+
+TEST_F(CountsFile, IsNoPipeAndNoLink) {
+  const ExpertCounts counts{.num_layers = 1, .num_experts = 1, .chosen = {1}};
+  ASSERT_TRUE(WriteExpertCounts(temp_ / "c", counts).ok());
+  std::filesystem::create_symlink(temp_ / "c", temp_ / "link");
+  ASSERT_EQ(::mkfifo((temp_ / "pipe").c_str(), 0600), 0);
+  for (const char* name : {"link", "pipe"}) {
+    const Status status = ReadExpertCounts(temp_ / name).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("--expert-counts: "), HasSubstr(temp_ / name)));
+  }
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // KV snapshots: continuing from one gives the bits of the original session. The same for saved snapshots; damaged or
 // foreign files are refused.
 
+#include <sys/stat.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +12,7 @@
 
 #include "dsv4/snapshot.h"
 #include "io/test_files.h"
+#include "support/allocations.h"
 #include "support/sessions.h"
 
 namespace dsv4::test {
@@ -225,6 +228,47 @@ TEST_F(SnapshotFile, CutOffFilesAreRefused) {
   Write(bytes_ + '\0');
   ExpectRefused(*engine_, StatusCode::kDataLoss, "one byte more");
   EXPECT_EQ(engine_->kv_bytes(), snapshot_->memory_bytes());
+}
+
+TEST_F(SnapshotFile, APipeOrALinkIsRefused) {
+  std::filesystem::rename(path_, folder_ / "elsewhere");
+  std::filesystem::create_symlink(folder_ / "elsewhere", path_);
+  ExpectRefused(*engine_, StatusCode::kInvalidArgument, "a link");
+  EXPECT_EQ(engine_->ReadSnapshotInfo(path_).status().code(), StatusCode::kInvalidArgument);
+  std::filesystem::remove(path_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  ExpectRefused(*engine_, StatusCode::kInvalidArgument, "a pipe");
+}
+
+// A file with holes takes no disk, and its head can announce a gigabyte of tokens. Only their checksum is computed.
+TEST_F(SnapshotFile, AHeadThatAnnouncesMuchTakesNoMemory) {
+  constexpr int64_t kMany = int64_t{1} << 25;
+  std::string head = bytes_.substr(0, 80);
+  int64_t sizes[3];  // tokens, fingerprint, note
+  std::memcpy(sizes, head.data() + 16, sizeof(sizes));
+  const std::string fingerprint = bytes_.substr(80, static_cast<size_t>(sizes[1]));
+  sizes[0] = kMany;
+  std::memcpy(head.data() + 16, sizes, sizeof(sizes));
+  const int64_t end = 80 + 4 * kMany + sizes[1] + sizes[2];
+  for (const bool right : {false, true}) {
+    Write(head + fingerprint);
+    std::filesystem::resize_file(path_, static_cast<uintmax_t>(end + 4));
+    if (right) {
+      uLong sum = crc32(0, reinterpret_cast<const Bytef*>((head + fingerprint).data()),
+                        static_cast<uInt>(80 + sizes[1]));
+      const std::string zeros(1 << 20, '\0');
+      for (int64_t left = end - 80 - sizes[1]; left > 0; left -= 1 << 20)
+        sum = crc32(sum, reinterpret_cast<const Bytef*>(zeros.data()),
+                    static_cast<uInt>(std::min<int64_t>(left, 1 << 20)));
+      std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+      file.seekp(end);
+      const auto low = static_cast<uint32_t>(sum);
+      file.write(reinterpret_cast<const char*>(&low), sizeof(low));
+    }
+    const int64_t before = num_allocated_bytes;
+    ExpectRefused(*engine_, StatusCode::kDataLoss, right ? "many tokens" : "many tokens, a wrong checksum");
+    EXPECT_LT(num_allocated_bytes, before + (1 << 20));
+  }
 }
 
 TEST_F(SnapshotFile, EveryFlippedBitIsNoticed) {
