@@ -41,6 +41,12 @@ void AnnounceWarnings(const Log& log, const ServerOptions& options, const ModelI
     log.Line(LogLevel::kWarning, "warning",
              {{"what", "API keys and texts cross the network unencrypted; use --tls-cert, or a proxy with TLS"}});
   }
+  if (options.kv_events_port >= 0) {
+    log.Line(LogLevel::kWarning, "warning",
+             {{"what",
+               "every client that reaches the port of --kv-events reads the token ids of all prompts and "
+               "replies, without a key and unencrypted; let only the router reach it"}});
+  }
   if (options.wide_steps) {
     const std::string most = std::to_string(kMaxDecodeRows);
     log.Line(

@@ -37,12 +37,12 @@ class KvBlocks : public CutWatcher {
 // The socket. Used by one thread at a time.
 class KvPublisher {
  public:
-  // Port 0: any free one. Errors: kUnsupported (libzmq is not installed), kResourceExhausted (the port is in use).
+  // Port 0: any free one. Errors: kResourceExhausted (the port is in use).
   static Result<std::unique_ptr<KvPublisher>> Bind(const std::string& host, int port);
   virtual ~KvPublisher() = default;
 
   virtual int port() const = 0;
-  // Never blocks. A slow reader misses messages, which their numbers show.
+  // Never blocks. A slow reader misses messages, which their numbers show. Limits for readers are in zmtp.h.
   virtual void Send(const std::string& topic, const Json& events) = 0;
 };
 

@@ -3,8 +3,11 @@
 
 import ctypes
 import ctypes.util
+import itertools
 import re
+import socket
 import struct
+import threading
 import unittest
 
 from support import SLOWNESS, Server, ServerTestCase, main, wait_for
@@ -122,6 +125,31 @@ class Index:
         return max([len(p) for (_, m), p in self.blocks.items() if m == medium and ids[:len(p)] == p], default=0)
 
 
+# The greeting and READY of a SUB socket in ZMTP 3.0.
+HELLO = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48) + b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB"
+
+
+def kv_socket(server):
+    port = int(re.search(r"kv-events port=(\d+) topic=", server.read_log())[1])
+    return socket.create_connection(("127.0.0.1", port), timeout=60 * SLOWNESS)
+
+
+def frame(body):
+    """A message of one frame."""
+    return b"\x02" + struct.pack(">Q", len(body)) + body
+
+
+def read_all(sock):
+    """The bytes that arrive until the server ends the connection."""
+    data = b""
+    try:
+        while piece := sock.recv(65536):
+            data += piece
+    except ConnectionError:
+        pass
+    return data
+
+
 @unittest.skipUnless(ZMQ, "libzmq is not on this machine (scripts/setup installs it)")
 class KvEvents(ServerTestCase):
     TOPIC = "kv@10.0.0.7:8000@flash"
@@ -152,6 +180,14 @@ class KvEvents(ServerTestCase):
 
         wait_for(read)
 
+    def test_a_reader_comes_back_after_the_server_has_ended_its_connection(self):
+        with kv_socket(self.server) as stranger:  # readers do not notice what strangers do
+            stranger.sendall(HELLO + frame(b"\1" + b"x" * 2000))
+            self.assertEqual(read_all(stranger)[:1], b"\xff")
+        ids = [77] * (PAGE + 2)
+        self.complete(ids, max_tokens=1)
+        self.read_until(lambda: self.index.longest(ids) == PAGE)
+
     def test_a_prompt_is_found_by_its_rendered_ids_and_goes_with_its_cuts(self):
         messages = [{"role": "user", "content": STORY * 60}]
         ids = self.server.post("/v1/chat/completions/render", {"messages": messages}).json["token_ids"]
@@ -173,7 +209,103 @@ class KvEvents(ServerTestCase):
         self.assertLessEqual(self.index.unknown, self.made - 1)
 
 
-@unittest.skipUnless(ZMQ, "libzmq is not on this machine (scripts/setup installs it)")
+class Strangers(ServerTestCase):
+    """Anyone who reaches the port may send anything, without a key. Memory stays bounded, and readers get their events."""
+    FLAGS = ["--kv-events", 0, "--kv-events-topic", "kv@", "--kv-budget", 12000000, "--api-key", "k"]
+    GROWTH_MIB = 24
+    NEW = itertools.count(5)  # only new tokens make an event
+
+    def setUp(self):
+        self.before = self.server.memory("VmRSS")
+
+    def tearDown(self):
+        if SLOWNESS == 1:
+            self.assertLess(self.server.memory("VmRSS") - self.before, self.GROWTH_MIB)
+        self.assertEqual(self.read_event()[0], b"kv@")
+
+    def event(self):
+        body = {"prompt": [next(self.NEW)] * (PAGE + 2), "max_tokens": 1}
+        self.assertEqual(self.server.post("/v1/completions", body, Authorization="Bearer k").status, 200)
+
+    def read_event(self):
+        """The frames of an event, as a reader gets them whose subscription the server has."""
+        with kv_socket(self.server) as reader:
+            reader.sendall(HELLO + frame(b"\1kv@") + b"\x04\x0a\x04PING\0\x01abc")
+            data = b""
+            while b"PONGabc" not in data:
+                data += reader.recv(65536)
+            data = data.split(b"PONGabc")[1]
+            self.event()
+            frames = []
+            while len(frames) < 3:
+                while len(data) < 9 or (data[0] & 2 and len(data) < 9 + struct.unpack(">Q", data[1:9])[0]):
+                    data += reader.recv(65536)
+                head, size = (9, struct.unpack(">Q", data[1:9])[0]) if data[0] & 2 else (2, data[1])
+                frames.append(data[head:head + size])
+                data = data[head + size:]
+        return frames
+
+    def test_one_message_of_any_size(self):
+        block = b"\1" + b"x" * ((1 << 20) - 1)
+        for start in (b"", HELLO[:64], HELLO):
+            with kv_socket(self.server) as sock:
+                with self.assertRaises(OSError):
+                    sock.sendall(start + b"\x02" + struct.pack(">Q", 1 << 40))
+                    for _ in range(300):
+                        sock.sendall(block)
+
+    def test_subscriptions_without_end(self):
+        for begin in (b"\1", b"\1kv@"):
+            with kv_socket(self.server) as sock:
+                sock.sendall(HELLO)
+                with self.assertRaises(OSError):
+                    for i in range(100000):
+                        sock.sendall(frame(begin + b"%d" % i + b"x" * 900))
+
+    def test_a_flood_holds_up_no_request(self):
+        stop = threading.Event()
+
+        def flood():
+            pair = frame(b"\1kv@") + frame(b"\0kv@")
+            with kv_socket(self.server) as sock:
+                sock.sendall(HELLO)
+                while not stop.is_set():
+                    sock.sendall(pair * 1000)
+
+        threads = [threading.Thread(target=flood) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(4):
+                self.event()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+    def test_pings_whose_replies_nobody_takes(self):
+        ping = b"\x04\x17\x04PING\0\x01" + b"c" * 16
+        with kv_socket(self.server) as sock:
+            sock.sendall(HELLO)
+            with self.assertRaises(OSError):
+                for _ in range(30000):
+                    sock.sendall(ping * 1000)
+
+    def test_silent_connections_keep_their_places_for_a_while(self):
+        socks = [kv_socket(self.server) for _ in range(100)]  # places for 64
+        try:
+            for sock in socks:
+                self.assertIn(sock.recv(1), (b"\xff", b""))
+            for sock in socks:
+                read_all(sock)  # ended for each
+        finally:
+            for sock in socks:
+                sock.close()
+
+    def test_the_log_warns(self):
+        self.assertRegex(self.server.read_log(), "warning.*--kv-events reads the token ids of all prompts")
+
+
 class Start(unittest.TestCase):
     def test_a_taken_port_is_an_error(self):
         first = Server("--kv-events", 0)
