@@ -5,6 +5,7 @@
 #include <string>
 #include <system_error>
 
+#include "server/base/random.h"
 #include "server/cache/kv_events.h"
 #include "server/http/access.h"
 #include "server/observe/spans.h"
@@ -62,6 +63,7 @@ namespace dsv4 {
 Status CheckServing(const ServerOptions& options) {
   using namespace server;
   for (const std::string& origin : options.cors_origins) DSV4_RETURN_IF_ERROR(CheckOrigin(origin));
+  DSV4_RETURN_IF_ERROR(CheckRandomSource());
   DSV4_RETURN_IF_ERROR(HttpServer::Listen(MakeHttpOptions(options), {}, {}, {}).status());
   DSV4_RETURN_IF_ERROR(TakeDiskFolder(options).status());
   if (!options.otlp_endpoint.empty())

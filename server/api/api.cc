@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "dsv4/json_text.h"
+#include "server/base/random.h"
 #include "server/http/keys.h"
-#include "server/observe/trace.h"
 
 namespace dsv4::server {
 

@@ -154,9 +154,11 @@ void ServeOpenApi(const Api& api, const ExchangePtr& exchange) {
 }
 
 void ServeDocs(const Api&, const ExchangePtr& exchange) {
-  exchange->Respond(200, "text/html; charset=utf-8", RoutesPage(),
-                    {{"Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"},
-                     {"X-Content-Type-Options", "nosniff"}});
+  exchange->Respond(
+      200, "text/html; charset=utf-8", RoutesPage(),
+      {{"Content-Security-Policy",
+        "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"},
+       {"X-Content-Type-Options", "nosniff"}});
 }
 
 }  // namespace dsv4::server

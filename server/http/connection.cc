@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "server/base/random.h"
+
 namespace dsv4::server::http_internal {
 
 namespace {
@@ -26,31 +28,28 @@ bool IsUsableId(std::string_view id) {
   });
 }
 
-// Returns host and path of "http://host/path". A client that takes the server for a proxy sends this form; then this
-// host counts, not the one in the header (RFC 9112, 3.2.2). The host is empty if `target` is only a path.
-std::pair<std::string_view, std::string_view> SplitTarget(std::string_view target) {
+std::string NewRequestId() { return "req_" + RandomHex(24); }
+
+// Host and path of a request's target.
+struct Target {
+  std::optional<std::string_view> host;  // not set if the target is only a path
+  std::string_view path;                 // with the query
+};
+
+// Splits "http://host/path". A client that takes the server for a proxy sends this form; then this host counts, not the
+// one in the header (RFC 9112, 3.2.2).
+Target SplitTarget(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (LowerAscii(target.substr(0, scheme.size())) != scheme) continue;
     target.remove_prefix(scheme.size());
     const size_t end = std::min(target.find_first_of("/?"), target.size());
     const std::string_view path = target.substr(end);
-    return {target.substr(0, end), path.starts_with('/') ? path : "/"};
+    return {.host = target.substr(0, end), .path = path.starts_with('/') ? path : "/"};
   }
-  return {"", target};
+  return {.host = {}, .path = target};
 }
 
 }  // namespace
-
-std::string IdSource::Next() {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string id = "req_";
-  uint64_t bits = random_();
-  for (int i = 0; i < 24; ++i) {
-    if (i == 16) bits = random_();
-    id += kDigits[(bits >> (4 * (i % 16))) & 15];
-  }
-  return id;
-}
 
 Connection::Connection(Shared& shared, tcp::socket socket, std::string peer, std::unique_ptr<TlsStream> tls,
                        bool metrics, bool reserved)
@@ -123,11 +122,16 @@ void Connection::NextRequest() {
 
 void Connection::Read() {
   if (closed_ || reading_ || (waits() && in_.size() >= kMaxPipelined)) return;
-  socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
+  auto go_on = [self = shared_from_this()](error_code error) {
     self->reading_ = false;
     if (error) return self->Close("the client left");
     self->Guard([&] { self->OnReadable(); });
-  });
+  };
+  if (tls_ != nullptr && tls_->HasBuffered()) {  // the socket does not become readable for these bytes
+    asio::post(socket_.get_executor(), [go_on = std::move(go_on)] { go_on({}); });
+  } else {
+    socket_.async_wait(tcp::socket::wait_read, std::move(go_on));
+  }
   reading_ = true;
 }
 
@@ -261,9 +265,15 @@ bool Connection::CheckHeader() {
 bool Connection::HasSoundHeader() {
   const std::string_view coding = head_.Header("transfer-encoding"), encoding = head_.Header("content-encoding");
   const auto& fields = parser_->get();
+  // If the end of the body is uncertain, the next request may begin anywhere (RFC 9112, 6.1): Fail reads no more.
+  const size_t num_codings = fields.count(http::field::transfer_encoding);
   if (fields.count(http::field::host) > 1) {
     Fail(400, "not a valid HTTP request: more than one Host");
-  } else if (!coding.empty() && LowerAscii(coding) != "chunked") {
+  } else if (SplitTarget({fields.target().data(), fields.target().size()}).host == "") {
+    Fail(400, "not a valid HTTP request: its target names no host");
+  } else if (num_codings > 0 && (version_ < 11 || num_codings > 1 || coding.empty())) {
+    Fail(400, "not a valid HTTP request: Transfer-Encoding is empty, repeated or in HTTP/1.0");
+  } else if (num_codings > 0 && LowerAscii(coding) != "chunked") {
     Fail(501, "Transfer-Encoding must be chunked");
   } else if (!encoding.empty() && LowerAscii(encoding) != "identity") {
     Fail(415, "bodies with a Content-Encoding are not supported; send the body without it");
@@ -277,20 +287,21 @@ HttpRequest Connection::ReadHead() const {
   const auto& message = parser_->get();
   HttpRequest head;
   head.method = std::string(message.method_string()).substr(0, kMaxMethod);
-  const auto [host, target] = SplitTarget({message.target().data(), message.target().size()});
-  const size_t question = target.find('?');
-  head.path = target.substr(0, question);
-  if (question != std::string::npos) head.query = target.substr(question + 1);
+  const Target target = SplitTarget({message.target().data(), message.target().size()});
+  const size_t question = target.path.find('?');
+  head.path = target.path.substr(0, question);
+  if (question != std::string::npos) head.query = target.path.substr(question + 1);
+  if (target.host) head.headers.emplace_back("host", *target.host);
   for (const auto& field : message) {
-    const bool replaced = field.name() == http::field::host && !host.empty();
+    if (target.host && field.name() == http::field::host) continue;
     head.headers.emplace_back(LowerAscii({field.name_string().data(), field.name_string().size()}),
-                              replaced ? std::string(host) : std::string(field.value()));
+                              std::string(field.value()));
   }
   head.peer = peer_;
   head.reserved = reserved_;
   head.metrics = metrics_;
   const std::string_view id = head.Header("x-request-id");
-  head.id = IsUsableId(id) ? std::string(id) : shared_.ids.Next();
+  head.id = IsUsableId(id) ? std::string(id) : NewRequestId();
   return head;
 }
 
@@ -327,7 +338,7 @@ void Connection::BeginReply() {
               .query = {},
               .headers = {},
               .body = {},
-              .id = head_.id.empty() ? shared_.ids.Next() : head_.id,
+              .id = head_.id.empty() ? NewRequestId() : head_.id,
               .peer = peer_,
               .note = head_.note};
   ++serial_;

@@ -5,7 +5,6 @@
 #include <array>
 #include <new>
 #include <optional>
-#include <random>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -29,14 +28,6 @@ using Parser = http::request_parser<IncomingBody>;
 
 class Connection;
 
-class IdSource {
- public:
-  std::string Next();
-
- private:
-  std::mt19937_64 random_{(static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}()};
-};
-
 // State that the connections share. Used on the I/O thread only, except the context, the byte budgets and the let-go
 // list.
 struct Shared {
@@ -47,7 +38,6 @@ struct Shared {
   HttpServer::Gate gate;
   HttpServer::Handler handler;
   HttpServer::DoneFn done;
-  IdSource ids;
   ByteBudget bodies, replies;
   std::unordered_set<Connection*> connections;
   LetGoList let_go;                        // after `connections`: connections that it owns end before that set does

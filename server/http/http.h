@@ -56,7 +56,9 @@ struct HttpOptions {
   size_t min_rate = 4 << 10;                         // bytes per second; 0: any progress is enough
   std::chrono::milliseconds keep_alive{75000};       // silence between requests
   size_t pressure_bytes = 256 << 10;                 // unsent bytes at which OnPressure(true) is called
-  size_t max_unsent_bytes = 8 << 20;                 // unsent bytes of a stream at which the connection is closed
+  // A stream with more unsent bytes than this is closed if its client takes none of them for unsent_timeout.
+  size_t max_unsent_bytes = 8 << 20;
+  std::chrono::milliseconds unsent_timeout{10000};
   // Limit of the unsent bytes of all replies, without the first pressure_bytes of each. One reply may be larger if no
   // other holds any.
   size_t max_unsent_total = 256 << 20;

@@ -199,7 +199,7 @@ void Connection::Send(std::string_view bytes) {
   }
   out_ += bytes;
   sent_bytes_ += bytes.size();
-  if (streaming_ && (unsent() > shared_.options.max_unsent_bytes || !HoldReply(0))) return Close("slow reader");
+  if (streaming_ && !HoldReply(0)) return Close("slow reader");
   if (!pressed_ && on_pressure_ && unsent() > shared_.options.pressure_bytes) {
     pressed_ = true;
     on_pressure_(true);
@@ -215,7 +215,9 @@ bool Connection::HoldReply(size_t more) {
 
 bool Connection::ReaderIsSlow(Clock::time_point now) {
   const HttpOptions& o = shared_.options;
-  if (now - last_progress_ > o.write_timeout) return true;
+  // A stream may write much at once, for example the fields of its request. Its client needs time to take that.
+  const bool much = streaming_ && unsent() > o.max_unsent_bytes;
+  if (now - last_progress_ > (much ? o.unsent_timeout : o.write_timeout)) return true;
   if (now - write_window_ < o.write_timeout) return false;
   const double seconds = std::chrono::duration<double>(now - write_window_).count();
   if (static_cast<double>(window_written_) < seconds * static_cast<double>(o.min_rate)) return true;

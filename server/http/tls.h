@@ -15,8 +15,10 @@ class TlsStream {
   enum class Io { kDone, kWantRead, kWantWrite, kEnd };  // what the socket must be ready for before the same call
 
   virtual ~TlsStream() = default;
-  // The first calls include the handshake. A call reads at most one record and leaves no part of it buffered.
+  // The first calls include the handshake. A call reads at most one record. The rest of a record that is larger than
+  // `size` stays buffered.
   virtual Io Read(char* bytes, size_t size, size_t* num_read) = 0;
+  virtual bool HasBuffered() const = 0;  // the next Read returns bytes even if the socket has none
   virtual Io Write(const char* bytes, size_t size, size_t* num_written) = 0;
   virtual void Shutdown() = 0;  // announces the end of the stream, if that can be written at once
 };

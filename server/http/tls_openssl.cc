@@ -36,6 +36,7 @@ class OpenSslStream : public TlsStream {
     *num_read = 0;
     return After(SSL_read_ex(ssl_.get(), bytes, size, num_read));
   }
+  bool HasBuffered() const override { return !failed_ && SSL_pending(ssl_.get()) > 0; }
   Io Write(const char* bytes, size_t size, size_t* num_written) override {
     ERR_clear_error();
     *num_written = 0;

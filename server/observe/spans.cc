@@ -10,6 +10,7 @@
 
 #include "dsv4/version.h"
 #include "server/base/memory_reserve.h"
+#include "server/base/random.h"
 #include "server/http/access.h"
 
 namespace dsv4::server {

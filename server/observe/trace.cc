@@ -1,8 +1,6 @@
 #include "server/observe/trace.h"
 
-#include <cstdint>
-#include <mutex>
-#include <random>
+#include "server/base/random.h"
 
 namespace dsv4::server {
 
@@ -15,22 +13,6 @@ bool IsHex(std::string_view text) { return text.find_first_not_of(kHexDigits) ==
 bool IsId(std::string_view text) { return IsHex(text) && text.find_first_not_of('0') != std::string_view::npos; }
 
 }  // namespace
-
-std::string RandomHex(int n) {
-  static std::mutex mutex;
-  static std::mt19937_64 random((static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}());
-  std::string text;
-  do {
-    text.clear();
-    const std::lock_guard lock(mutex);
-    uint64_t bits = 0;
-    for (int i = 0; i < n; ++i) {
-      if (i % 16 == 0) bits = random();
-      text += kHexDigits[(bits >> (4 * (i % 16))) & 15];
-    }
-  } while (!IsId(text));
-  return text;
-}
 
 // version-trace_id-parent_id-flags; later versions may append more fields.
 TraceContext ReadTraceParent(std::string_view header) {

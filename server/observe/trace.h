@@ -13,9 +13,6 @@ struct TraceContext {
   bool sampled = true;    // the caller wants its spans to be kept
 };
 
-// Returns `n` random hexadecimal digits, not all of them zero.
-std::string RandomHex(int n);
-
 // Reads the header traceparent and makes a new span. A missing or malformed header gives a context without ids.
 TraceContext ReadTraceParent(std::string_view header);
 

@@ -234,6 +234,18 @@ class Framing(ServerTestCase):
             hashes = ["'sha256-%s'" % base64.b64encode(hashlib.sha256(x.encode()).digest()).decode() for x in own]
             self.assertIn("%s-src %s;" % (tag, " ".join(hashes)), policy)
 
+    def test_no_page_is_shown_in_a_frame(self):
+        pages = 0
+        for path in self.server.get("/openapi.json").json["paths"]:
+            reply = self.server.get(path)
+            if reply.headers.get("content-type", "").startswith("text/html"):
+                pages += 1
+                policy = reply.headers["content-security-policy"].split("; ")
+                for directive in ("default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"):
+                    self.assertIn(directive, policy, path)
+                self.assertEqual(reply.headers["x-content-type-options"], "nosniff")
+        self.assertEqual(pages, 2)
+
 
 class Keys(ServerTestCase):
     FLAGS = ["--api-key", "secret-1", "--api-key", "secret-2", "--cors-origin", "http://page"]

@@ -458,6 +458,18 @@ class Https(ServerTestCase):
         self.assertGreater(reply["count"], 100000)
         connection.close()
 
+    def test_requests_behind_one_that_takes_time_are_all_answered(self):
+        # The server stops reading within a record of 16 KiB. Then the socket has no more bytes for the rest of it.
+        body = json.dumps({"prompt": "In the beginning", "max_tokens": 40, "ignore_eos": True}).encode()
+        first = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        for count, padding in [(300, 250), (600, 250), (66, 1000), (9, 16000)]:
+            next_one = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Pad: " + b"x" * padding + b"\r\n\r\n"
+            with self.server.socket() as plain, self.context.wrap_socket(plain, server_hostname="localhost") as sock:
+                sock.sendall(first + next_one * count)
+                replies = b""
+                while replies.count(b"HTTP/1.1 200") <= count:
+                    replies += sock.recv(65536)
+
     def test_what_is_no_tls_is_hung_up(self):
         with self.server.socket() as sock:
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")

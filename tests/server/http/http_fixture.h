@@ -117,6 +117,10 @@ class Http : public ::testing::Test {
   }
 
   HttpVerdict Admit(const HttpRequest& head) {
+    {
+      const std::lock_guard lock(mutex_);
+      hosts_.emplace_back(head.Header("host"));
+    }
     if (head.reserved && head.path != "/health")
       return {.refusal = HttpReply{.status = 503, .type = "", .body = "full"}};
     if (head.path == "/closed") return {.refusal = HttpReply{.status = 401, .type = "", .body = "no"}};
@@ -139,6 +143,11 @@ class Http : public ::testing::Test {
     } else if (r.path == "/short") {
       e->StartStream(200, "text/plain");
       e->Write("x");
+      e->FinishStream();
+    } else if (r.path == "/events") {  // two large events at once, and the end
+      e->StartStream(200, "text/plain");
+      for (int i = 0; i < 2; ++i) e->Write(std::string(9 << 20, 'x'));
+      e->Write("the end");
       e->FinishStream();
     } else if (r.path == "/endless") {
       e->OnPressure([this](bool on) { num_pressed_ += on ? 1 : 0; });
@@ -183,6 +192,7 @@ class Http : public ::testing::Test {
   std::condition_variable changed_;
   std::vector<HttpDone> done_;
   size_t longest_method_ = 0;
+  std::vector<std::string> hosts_;  // of the requests that the gate saw
   std::atomic<int> num_handled_{0}, num_pressed_{0};
   ExchangePtr held_;
   std::vector<ExchangePtr> kept_;                              // all exchanges of a path

@@ -251,8 +251,24 @@ TEST_F(Http, AReaderMustKeepUpTheRate) {
   EXPECT_EQ(num_busy(), 0u);
 }
 
+// A client that reads gets everything, however much an event has.
+TEST_F(Http, AStreamMayBeginWithLargeEvents) {
+  Start();
+  for (const int receive_buffer : {0, 4096}) {
+    HttpClient client(server_->port(), receive_buffer);
+    client.Send("GET /events HTTP/1.1\r\nConnection: close\r\n\r\n");
+    const std::string reply = client.Read(std::chrono::minutes(2));
+    EXPECT_GT(reply.size(), size_t{18} << 20);
+    EXPECT_TRUE(reply.ends_with("the end\r\n0\r\n\r\n"));
+  }
+  EXPECT_EQ(WaitForDone(2).incomplete, "");
+}
+
 TEST_F(Http, AStreamThatNobodyReadsIsToldAndThenDropped) {
-  Start({.pressure_bytes = 256 << 10, .max_unsent_bytes = 8 << 20});
+  Start({.write_timeout = std::chrono::minutes(10),
+         .pressure_bytes = 256 << 10,
+         .max_unsent_bytes = 8 << 20,
+         .unsent_timeout = milliseconds(1500)});
   HttpClient patient(server_->port(), 4096);
   patient.Send("GET /endless HTTP/1.1\r\n\r\n");
   for (int i = 0; i < 2000 && num_pressed_ == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
@@ -347,14 +363,16 @@ TEST_F(Http, AReplyEndsOnceWhereItsLastBytesAreTooMany) {
     client.Read(kPatience, 12);
   }
   const size_t all = WaitForDone().sent_bytes;
-  HttpOptions options;
-  options.max_unsent_bytes = all - 1;
-  Restart(options);
+  // Another reply holds all of the budget but one byte less than this one needs.
+  Restart({.pressure_bytes = 0, .max_unsent_total = (1 << 20) + all - 1});
+  HttpClient slow(server_->port(), 4096);
+  slow.Send("GET /large HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(StatusLine(slow.Read(kPatience, 12)), "HTTP/1.1 200");
   HttpClient client(server_->port());
   client.Send(request);
   client.Read();
-  EXPECT_EQ(WaitForDone(2).incomplete, "slow reader");
-  EXPECT_EQ(num_done(), 2u);
+  EXPECT_EQ(WaitForDone(3).incomplete, "slow reader");
+  EXPECT_EQ(num_done(), 3u);
 }
 
 TEST_F(Http, ASilentConnectionIsClosed) {
