@@ -81,7 +81,7 @@ class Server {
     const std::string fingerprint = Fingerprint();  // before the scheduler, which counts everything as traffic
     scheduler_.emplace(engine_, tokenizer_, MakeSchedulerOptions(), metrics_,
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
-    MakeApi(fingerprint);
+    DSV4_RETURN_IF_ERROR(MakeApi(fingerprint));
     workers_.emplace(2, 1, kMaxQueuedReads);
     TellDisk();
     file_watch_.emplace(kFileWatch, [this](const std::string& path) {
@@ -186,12 +186,12 @@ class Server {
             .on_fatal = [this](const Status& status) { http_->Post([this, status] { OnFatal(status); }); }};
   }
 
-  void MakeApi(const std::string& fingerprint) {
+  Status MakeApi(const std::string& fingerprint) {
     grammars_ = GrammarCompiler::Create(tokenizer_, engine_.info().vocab_size, engine_.info().eos_token_ids);
     compile_queue_.emplace(kCompileThreads, kMaxQueuedCompiles);
     if (options_.store_responses_bytes > 0) {
-      responses_.emplace(static_cast<size_t>(options_.store_responses_bytes),
-                         options_.kv_disk.empty() ? "" : options_.kv_disk + "/responses");
+      DSV4_ASSIGN_OR_RETURN(auto folder, OpenResponsesFolder(options_));
+      responses_.emplace(static_cast<size_t>(options_.store_responses_bytes), std::move(folder));
     }
     const auto sampling = ReadDefaultSampling(options_.model_dir);
     if (!sampling.ok()) Warn(sampling.status().message());
@@ -210,6 +210,7 @@ class Server {
                      .on_failure = [this](const std::string& id, const std::string& what) {
                        log_.Line(LogLevel::kError, "failed", {{"id", id}, {"what", what}});
                      }});
+    return {};
   }
 
   void Warn(const std::string& what) const { log_.Line(LogLevel::kWarning, "warning", {{"what", what}}); }

@@ -56,6 +56,13 @@ Result<std::unique_ptr<FolderLock>> TakeDiskFolder(const ServerOptions& options)
   return FolderLock::Take(options.kv_disk);
 }
 
+Result<std::optional<KeptFolder>> OpenResponsesFolder(const ServerOptions& options) {
+  if (options.store_responses_bytes == 0 || options.kv_disk.empty()) return std::optional<KeptFolder>();
+  auto folder = KeptFolder::Open(options.kv_disk + "/responses");
+  if (!folder.ok()) return InvalidArgument("--kv-disk: " + folder.status().message());
+  return std::optional<KeptFolder>(std::move(*folder));
+}
+
 }  // namespace dsv4::server
 
 namespace dsv4 {
@@ -66,6 +73,7 @@ Status CheckServing(const ServerOptions& options) {
   DSV4_RETURN_IF_ERROR(CheckRandomSource());
   DSV4_RETURN_IF_ERROR(HttpServer::Listen(MakeHttpOptions(options), {}, {}, {}).status());
   DSV4_RETURN_IF_ERROR(TakeDiskFolder(options).status());
+  DSV4_RETURN_IF_ERROR(OpenResponsesFolder(options).status());
   if (!options.otlp_endpoint.empty())
     DSV4_RETURN_IF_ERROR(SpanExporter::Create(options.otlp_endpoint, "", {}).status());
   if (options.kv_events_port < 0) return {};

@@ -1,11 +1,8 @@
 #include "server/api/response_store.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <array>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "server/base/json.h"
@@ -15,9 +12,9 @@ namespace dsv4::server {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr size_t kMaxQueuedWrites = size_t{64} << 20;  // bytes; responses beyond it stay in memory only
+constexpr size_t kTenantLine = 1024;                   // bytes of a file beyond its response and items, at most
+constexpr std::string_view kSuffix = ".json";
 
 // Only ids in the form that NewId makes name a file.
 bool IsResponseId(std::string_view id) {
@@ -27,19 +24,17 @@ bool IsResponseId(std::string_view id) {
 
 size_t SizeOf(const StoredResponse& r) { return r.tenant.size() + r.response.size() + r.items.size(); }
 
+std::string FileOf(const std::string& id) { return id + std::string(kSuffix); }
+
 // nullptr: removes the file. A response that cannot be written stays in memory only.
-void WriteOrRemove(const std::string& path, const StoredResponse* response) {
-  std::error_code error;
+void WriteOrRemove(const KeptFolder& folder, const std::string& id, const StoredResponse* response) {
   if (response == nullptr) {
-    fs::remove(path, error);
+    (void)folder.Remove(FileOf(id));  // if it fails, the next start finds the file
     return;
   }
-  std::ofstream file(path + ".tmp", std::ios::binary);
-  file << Dump(response->tenant) << '\n' << response->response << '\n' << response->items << '\n' << std::flush;
-  const bool written = file.good();
-  file.close();
-  if (written) fs::rename(path + ".tmp", path, error);
-  if (!written || error) fs::remove(path + ".tmp", error);
+  const std::string tenant = Dump(response->tenant);
+  folder.Write(FileOf(id),
+               std::array<std::string_view, 6>{tenant, "\n", response->response, "\n", response->items, "\n"});
 }
 
 }  // namespace
@@ -67,8 +62,9 @@ bool ResponseStore::Shelf::Use(const std::string& id) {
   return true;
 }
 
-ResponseStore::ResponseStore(size_t max_bytes, std::string folder) : max_bytes_(max_bytes), folder_(std::move(folder)) {
-  if (folder_.empty()) return;
+ResponseStore::ResponseStore(size_t max_bytes, std::optional<KeptFolder> folder)
+    : max_bytes_(max_bytes), folder_(std::move(folder)) {
+  if (!folder_) return;
   ReadFolder();
   thread_ = std::thread([this] { Run(); });
 }
@@ -88,7 +84,7 @@ void ResponseStore::Put(const std::string& id, StoredResponse response) {
   if (size > max_bytes_) return;
   const std::lock_guard lock(mutex_);
   AddToMemory(id, kept);
-  if (folder_.empty() || queued_bytes_ + size > kMaxQueuedWrites) return;
+  if (!folder_ || queued_bytes_ + size > kMaxQueuedWrites) return;
   tasks_.emplace_back(id, kept);
   queued_bytes_ += size;
   disk_.Add(id, size, nullptr);
@@ -114,14 +110,27 @@ std::shared_ptr<const StoredResponse> ResponseStore::Get(const std::string& tena
   return read;
 }
 
-bool ResponseStore::Remove(const std::string& tenant, const std::string& id) {
-  if (Get(tenant, id) == nullptr) return false;
-  const std::lock_guard lock(mutex_);
-  memory_.Drop(id);
-  disk_.Drop(id);
-  if (!folder_.empty()) tasks_.emplace_back(id, nullptr);
-  wake_.notify_one();
-  return true;
+Status ResponseStore::Remove(const std::string& tenant, const std::string& id) {
+  if (Get(tenant, id) == nullptr) return NotFound("there is no response " + id);
+  {
+    std::unique_lock lock(mutex_);
+    DropWrites(id);
+    done_.wait(lock, [&] { return current_ == nullptr || *current_ != id; });
+    if (folder_) {
+      if (Status removed = folder_->Remove(FileOf(id)); !removed.ok()) return removed;
+    }
+    memory_.Drop(id);
+    disk_.Drop(id);
+  }
+  return folder_ ? folder_->Sync() : Status();
+}
+
+void ResponseStore::DropWrites(const std::string& id) {
+  std::erase_if(tasks_, [&](const auto& task) {
+    if (task.first != id) return false;
+    if (task.second != nullptr) queued_bytes_ -= SizeOf(*task.second);
+    return true;
+  });
 }
 
 void ResponseStore::AddToMemory(const std::string& id, Ptr response) {
@@ -139,24 +148,22 @@ void ResponseStore::FitDisk() {
 }
 
 void ResponseStore::ReadFolder() {
-  std::error_code error;
-  fs::create_directories(folder_, error);
-  std::vector<std::pair<fs::file_time_type, fs::path>> files;
-  std::vector<fs::path> half_written;  // left by a server that was killed
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
-    if (entry.path().extension() == ".json" && IsResponseId(entry.path().stem().string()))
-      files.emplace_back(entry.last_write_time(error), entry.path());
-    if (entry.path().string().ends_with(".json.tmp")) half_written.push_back(entry.path());
-  }
-  for (const fs::path& path : half_written) fs::remove(path, error);
-  std::sort(files.begin(), files.end());
-  for (const auto& [time, path] : files) disk_.Add(path.stem().string(), fs::file_size(path, error), nullptr);
+  std::vector<KeptFolder::Entry> files = folder_->List();
+  std::erase_if(files, [&](const KeptFolder::Entry& file) {
+    const std::string_view name = file.name;
+    if (name.ends_with(".json.tmp")) (void)folder_->Remove(file.name);  // half written by a server that was killed
+    return !name.ends_with(kSuffix) || !IsResponseId(name.substr(0, name.size() - kSuffix.size()));
+  });
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.changed_ns < b.changed_ns; });
+  for (const KeptFolder::Entry& file : files)
+    disk_.Add(file.name.substr(0, file.name.size() - kSuffix.size()), static_cast<size_t>(file.bytes), nullptr);
   FitDisk();
 }
 
 ResponseStore::Ptr ResponseStore::ReadFile(const std::string& id) const {
-  std::ifstream file(PathOf(id), std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const auto read = folder_->Read(FileOf(id), std::min(max_bytes_, kMaxQueuedWrites) + kTenantLine);
+  if (!read) return nullptr;
+  const std::string& text = *read;
   // Three lines, each one JSON value.
   const size_t first = text.find('\n'), second = text.find('\n', first + 1);
   if (first == std::string::npos || second == std::string::npos || !text.ends_with('\n')) return nullptr;
@@ -176,8 +183,6 @@ ResponseStore::Ptr ResponseStore::ReadFile(const std::string& id) const {
   return std::make_shared<const StoredResponse>(std::move(found));
 }
 
-std::string ResponseStore::PathOf(const std::string& id) const { return (fs::path(folder_) / (id + ".json")).string(); }
-
 void ResponseStore::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -186,10 +191,13 @@ void ResponseStore::Run() {
     const auto task = std::move(tasks_.front());  // not a structured binding: lambdas cannot capture those in Clang 14
     const auto& response = task.second;
     tasks_.pop_front();
+    current_ = &task.first;
     lock.unlock();
     // Out of memory: the response stays in memory only, or its file remains until the next start.
-    HasMemoryFor([&] { WriteOrRemove(PathOf(task.first), response.get()); });
+    HasMemoryFor([&] { WriteOrRemove(*folder_, task.first, response.get()); });
     lock.lock();
+    current_ = nullptr;
+    done_.notify_all();
     if (response != nullptr) queued_bytes_ -= SizeOf(*response);
   }
 }

@@ -10,9 +10,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+
+#include "dsv4/status.h"
+#include "server/base/kept_folder.h"
 
 namespace dsv4::server {
 
@@ -25,14 +29,16 @@ struct StoredResponse {
 // Any thread may call it.
 class ResponseStore {
  public:
-  // `max_bytes`: limit for memory, and the same for `folder`, which is made if it is missing; "": memory only.
-  ResponseStore(size_t max_bytes, std::string folder);
+  // `max_bytes`: limit for memory, and the same for `folder`. Not set: memory only.
+  ResponseStore(size_t max_bytes, std::optional<KeptFolder> folder);
   ~ResponseStore();  // writes what is queued
 
   void Put(const std::string& id, StoredResponse response);
   // Returns null if the tenant has no such response. May read a file.
   std::shared_ptr<const StoredResponse> Get(const std::string& tenant, const std::string& id);
-  bool Remove(const std::string& tenant, const std::string& id);
+  // Returns when the response is gone from memory and from the disk: it does not come back, whatever ends the server.
+  // Errors: kNotFound (the tenant has no such response), kInternal (it cannot be removed from the disk).
+  Status Remove(const std::string& tenant, const std::string& id);
 
  private:
   using Ptr = std::shared_ptr<const StoredResponse>;
@@ -57,14 +63,15 @@ class ResponseStore {
   void ReadFolder();
   Ptr ReadFile(const std::string& id) const;
   void Run();
-  std::string PathOf(const std::string& id) const;
+  void DropWrites(const std::string& id);
 
   const size_t max_bytes_;
-  const std::string folder_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  const std::optional<KeptFolder> folder_;
+  std::mutex mutex_;  // guards all members below
+  std::condition_variable wake_, done_;
   Shelf memory_, disk_;
   std::deque<std::pair<std::string, Ptr>> tasks_;  // to write; null: to remove
+  const std::string* current_ = nullptr;           // the id whose task is being carried out
   size_t queued_bytes_ = 0;
   bool stop_ = false;
   std::thread thread_;  // last: it uses all of the above

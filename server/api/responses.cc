@@ -409,8 +409,10 @@ void ServeStoredResponse(const Api& api, const ExchangePtr& exchange) {
 
 void ServeDeleteResponse(const Api& api, const ExchangePtr& exchange) {
   const std::string id = WantedResponse(exchange);
-  if (api.responses == nullptr || !api.responses->Remove(TenantOf(api, exchange->request()), id))
-    throw NoSuchResponse(id);
+  if (api.responses == nullptr) throw NoSuchResponse(id);
+  const Status removed = api.responses->Remove(TenantOf(api, exchange->request()), id);
+  if (removed.code() == StatusCode::kNotFound) throw NoSuchResponse(id);
+  if (!removed.ok()) throw ApiError(500, "response " + id + " is not deleted: " + removed.message());
   exchange->Respond(200, "application/json", Dump({{"id", id}, {"object", "response"}, {"deleted", true}}));
 }
 

@@ -17,7 +17,8 @@ namespace {
 const std::string kSuffix = ".dsv4kv";
 // The beginning of a file's note. It names the form of the texts and states that this server encoded them.
 constexpr std::string_view kNoteMark = "dsv4 tenant, texts 1\n";
-constexpr std::chrono::minutes kUnfinished{10};  // a younger file may belong to another process
+constexpr size_t kTextsOfFile = 64 << 10, kTextsOfToken = 256;  // bytes of texts that are read
+constexpr std::chrono::minutes kUnfinished{10};                 // a younger file may belong to another process
 
 // Returns a file name for these tokens of this tenant (FNV-1a, two digests of 64 bits). The contents of the file decide
 // whether it is theirs.
@@ -199,6 +200,8 @@ void PrefixCache::ReadFolder() {
   std::vector<std::pair<fs::file_time_type, std::string>> files;
   const auto now = fs::file_time_type::clock::now();
   for (const fs::directory_entry& entry : fs::directory_iterator(options_.disk, error)) {
+    // A link, a pipe or a folder is not one of the cache's files. It stays, and does not count.
+    if (entry.symlink_status(error).type() != fs::file_type::regular) continue;
     const auto time = entry.last_write_time(error);
     if (entry.path().extension() == kSuffix) files.emplace_back(time, entry.path().string());
     // Left by a process that ended while it wrote a file.
@@ -246,7 +249,9 @@ bool PrefixCache::AddFile(const std::string& path) {
   return true;
 }
 
+// Reads texts up to a limit per token. A file with more is not from this server.
 void PrefixCache::ReadTexts(Node* node, std::string_view note) {
+  note = note.substr(0, kTextsOfFile + kTextsOfToken * node->depth);
   while (!note.empty()) {
     size_t length = 0, count = 0;
     if (!TakeNumber(&note, &length) || !TakeNumber(&note, &count)) return;

@@ -7,9 +7,28 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from support import SLOWNESS, SUM, Server, ServerTestCase, main, wait_for
+from support import SLOWNESS, SUM, Server, ServerTestCase, in_parallel, main, wait_for
 
 ASK = SUM[0]["content"]
+
+
+def follows(later, middle, first):
+    """Whether two outputs of mt19937_64, 312 and 156 before a third one, give the 33 bits of it that they determine."""
+    def state(y):  # undoes the tempering
+        y ^= y >> 43
+        y ^= (y << 37) & 0xFFF7EEE000000000
+        x = y
+        for _ in range(5):
+            x = y ^ ((x << 17) & 0x71D67FFFEDA60000)
+        y = x
+        for _ in range(4):
+            x = y ^ ((x >> 29) & 0x5555555555555555)
+        return x
+
+    twisted = state(later) ^ state(middle)
+    if twisted >> 63:
+        twisted ^= 0xB5026F5AA96619E9
+    return twisted >> 30 == state(first) >> 31
 
 
 class Logprobs(ServerTestCase):
@@ -162,8 +181,49 @@ class Kept(unittest.TestCase):
         found = [server.get("/v1/responses/" + i, Authorization="Bearer a").status for i in ids]
         self.assertEqual((found[0], found[-1]), (404, 200))
         self.assertEqual(found, sorted(found, reverse=True))
-        self.assertEqual(server.get("/v1/responses/" + ids[-1], Authorization="Bearer b").status, 404)
+        for method in ("GET", "DELETE"):
+            self.assertEqual(server.request(method, "/v1/responses/" + ids[-1], headers={"Authorization": "Bearer b"}).status, 404)
         self.respond(server, key="b", input="x", previous_response_id=ids[-1], status=400)
+        self.assertEqual(server.request("DELETE", "/v1/responses/" + ids[-1], headers={"Authorization": "Bearer a"}).status, 200)
+
+    def test_on_disk_keys_are_apart_too(self):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ["--store-responses", "1MiB", "--kv-disk", folder, "--api-key", "a", "--api-key", "b"]
+            server = self.start(*flags)
+            path = "/v1/responses/" + self.respond(server, key="a", input=ASK)["id"]
+            server.stop()
+            server = self.start(*flags)
+            id = path.rsplit("/", 1)[1]
+            for method in ("GET", "DELETE"):
+                self.assertEqual(server.request(method, path, headers={"Authorization": "Bearer b"}).status, 404)
+            self.respond(server, key="b", input="x", previous_response_id=id, status=400)
+            self.assertEqual(server.get(path, Authorization="Bearer a").status, 200)
+            server.stop()
+
+    def test_a_deleted_one_stays_deleted_when_the_server_is_killed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ["--store-responses", "256MiB", "--kv-disk", folder]
+            # Work for the thread that writes files.
+            large = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x" * (20 << 20)}
+            server = self.start(*flags)
+            for _ in range(3):
+                first = self.respond(server, input=ASK, max_output_tokens=2)
+                path = Path(folder) / "responses" / (first["id"] + ".json")
+                wait_for(path.exists)
+                in_parallel([lambda: self.respond(server, input=[large, *SUM], max_output_tokens=1)] * 2)
+                self.assertEqual(server.request("DELETE", "/v1/responses/" + first["id"]).status, 200)
+                self.assertFalse(path.exists())
+            server.process.kill()
+            server.process.wait()
+
+    def test_nobody_foresees_an_id(self):
+        # Outputs of the Mersenne twister follow from 312 earlier ones: here as bits that a client sees.
+        server = self.start()
+        replies = [server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}) for _ in range(180)]
+        for ids in ([r.headers["x-request-id"] for r in replies], [r.json["id"] for r in replies]):
+            words = [sum(int(digit, 16) << 4 * at for at, digit in enumerate(id[-24:-8])) for id in ids]
+            self.assertEqual(len(set(words)), len(words))
+            self.assertLess(sum(follows(words[i + 156], words[i + 78], words[i]) for i in range(20)), 5)
 
     def test_beside_the_kv_on_disk_they_outlive_the_server(self):
         with tempfile.TemporaryDirectory() as folder:

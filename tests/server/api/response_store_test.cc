@@ -1,9 +1,12 @@
-// The response store when memory runs out.
+// The response store: what it gives to whom, what is gone after a removal, and what is planted in its folder.
 #include "server/api/response_store.h"
+
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -13,14 +16,103 @@
 namespace dsv4::server {
 namespace {
 
+namespace fs = std::filesystem;
+
 StoredResponse Response(const std::string& text) { return {.tenant = "", .response = text, .items = "[]"}; }
+
+std::string Id(char c) { return "resp_" + std::string(24, c); }
+
+std::optional<KeptFolder> FolderAt(const std::string& path) { return std::move(KeptFolder::Open(path)).value(); }
+
+// A store with files in a folder of its own.
+class StoredResponses : public ::testing::Test {
+ protected:
+  std::string Path(char c) const { return temp_ / (Id(c) + ".json"); }
+  // Writes what was put, and starts again: responses are on disk alone.
+  void Restart(size_t max_bytes = 1 << 20) {
+    store_.reset();
+    store_.emplace(max_bytes, FolderAt(temp_.path()));
+  }
+
+  const test::TempDir temp_;
+  std::optional<ResponseStore> store_{std::in_place, size_t{1} << 20, FolderAt(temp_.path())};
+};
+
+// The check of memory and the check of files: each fails without the other.
+TEST_F(StoredResponses, BelongToOneTenant) {
+  store_->Put(Id('a'), {.tenant = "one", .response = "{}", .items = "[]"});
+  const auto expect_only_one = [&](const char* where) {
+    for (const char* other : {"", "two", "on", "one2"}) {
+      EXPECT_EQ(store_->Get(other, Id('a')), nullptr) << where << ": " << other;
+      EXPECT_EQ(store_->Remove(other, Id('a')).code(), StatusCode::kNotFound) << where << ": " << other;
+    }
+  };
+  expect_only_one("in memory");
+  EXPECT_NE(store_->Get("one", Id('a')), nullptr);
+  Restart();
+  expect_only_one("on disk");  // and a refusal puts nothing into memory
+  expect_only_one("on disk");
+  EXPECT_NE(store_->Get("one", Id('a')), nullptr);
+  expect_only_one("read from disk");
+  EXPECT_TRUE(store_->Remove("one", Id('a')).ok());
+  EXPECT_EQ(store_->Get("one", Id('a')), nullptr);
+}
+
+// When Remove returns, the file is gone, however much the thread that writes has to do.
+TEST_F(StoredResponses, AreGoneFromTheDiskWhenTheyAreRemoved) {
+  Restart(size_t{256} << 20);
+  for (int round = 0; round < 8; ++round) {
+    store_->Put(Id('a'), Response("{}"));
+    for (const char c : {'b', 'c', 'd'}) store_->Put(Id(c), Response("{" + std::string(10 << 20, ' ') + "}"));
+    if (round % 2 == 0) store_->Put(Id('e'), Response("{}"));
+    for (const char c : {'a', 'e'}) {  // perhaps not written yet
+      const bool known = store_->Get("", Id(c)) != nullptr;
+      EXPECT_EQ(store_->Remove("", Id(c)).ok(), known);
+      EXPECT_FALSE(fs::exists(Path(c)));
+    }
+  }
+  Restart(size_t{256} << 20);  // everything that was queued is done
+  for (const char c : {'a', 'e'}) {
+    EXPECT_FALSE(fs::exists(Path(c)));
+    EXPECT_EQ(store_->Get("", Id(c)), nullptr);
+  }
+  EXPECT_NE(store_->Get("", Id('d')), nullptr);
+}
+
+TEST_F(StoredResponses, ThatCannotBeRemovedFromTheDiskStay) {
+  store_->Put(Id('a'), Response("{}"));
+  Restart();
+  ASSERT_NE(store_->Get("", Id('a')), nullptr);
+  fs::remove(Path('a'));
+  fs::create_directory(Path('a'));
+  EXPECT_EQ(store_->Remove("", Id('a')).code(), StatusCode::kInternal);
+  EXPECT_NE(store_->Get("", Id('a')), nullptr);
+}
+
+TEST_F(StoredResponses, ArePlainFilesOfABoundedSize) {
+  const std::string good = "\"\"\n{}\n[]\n";
+  const auto put = [&](char c, const std::string& text) { std::ofstream(Path(c)) << text; };
+  std::ofstream(temp_ / "elsewhere") << good;
+  for (const char c : {'0', '1', '2', '3', '4'}) put(c, good);
+  Restart(8 << 10);
+  for (const char c : {'1', '2', '3', '4'}) fs::remove(Path(c));
+  ASSERT_EQ(::mkfifo(Path('1').c_str(), 0600), 0);
+  fs::create_symlink("/dev/zero", Path('2'));
+  fs::create_symlink(temp_ / "elsewhere", Path('3'));
+  put('4', "\"\"\n{" + std::string(10 << 10, ' ') + "}\n[]\n");  // grew beyond the store's limit
+  EXPECT_NE(store_->Get("", Id('0')), nullptr);
+  for (const char c : {'1', '2', '3', '4'}) EXPECT_EQ(store_->Get("", Id(c)), nullptr) << c;
+  Restart(8 << 10);
+  for (const char c : {'1', '2', '3'}) EXPECT_EQ(store_->Get("", Id(c)), nullptr) << c;
+  EXPECT_TRUE(fs::exists(temp_ / "elsewhere"));
+}
 
 // The new response is stored or not. The other ones stay, except the oldest, which go.
 TEST(ResponseStore, IsWholeWhereverMemoryRunsOut) {
   for (int64_t left = 0, failed = -1; failed != test::num_failed_allocations; ++left) {
     ASSERT_LT(left, 100);
     failed = test::num_failed_allocations;
-    ResponseStore store(1000, "");
+    ResponseStore store(1000, std::nullopt);
     const std::string first = "resp_" + std::string(24, 'a');
     StoredResponse response = Response(std::string(200, 'x'));
     test::allocation_limit = {.left = left, .once = true};
@@ -39,7 +131,6 @@ TEST(ResponseStore, IsWholeWhereverMemoryRunsOut) {
 
 // A file that a killed server left half written is removed. A damaged file is ignored.
 TEST(ResponseStore, FilesAreReadWithSuspicion) {
-  namespace fs = std::filesystem;
   const test::TempDir folder;
   const auto name = [&](char c) { return "resp_" + std::string(24, c); };
   const auto path = [&](char c) { return (fs::path(folder.path()) / (name(c) + ".json")).string(); };
@@ -52,7 +143,7 @@ TEST(ResponseStore, FilesAreReadWithSuspicion) {
   write(path('4'), deep + "\n{}\n[]\n");
   write(path('5'), "\"\"\n{\n[]\n");
   write(path('6') + ".tmp", "\"\"\n{}\n");
-  ResponseStore store(1 << 20, folder.path());
+  ResponseStore store(1 << 20, FolderAt(folder.path()));
   EXPECT_NE(store.Get("", name('0')), nullptr);
   for (const char c : {'1', '2', '3', '4', '5', '6'}) EXPECT_EQ(store.Get("", name(c)), nullptr) << c;
   EXPECT_FALSE(fs::exists(path('6') + ".tmp"));
