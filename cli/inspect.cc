@@ -26,7 +26,8 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
             {"max_context", d.info.max_context},
             {"bos_token_id", d.info.bos_token_id},
             {"eos_token_ids", d.info.eos_token_ids},
-            {"unused_tensors", d.info.unused_tensors}};
+            {"unused_tensors", d.info.unused_tensors},
+            {"skipped_tensors", d.info.skipped_tensors}};
   j["config"] = Json::object();
   for (const auto& [field, value] : d.config) j["config"][field] = value;
   j["formats"] = Json::array();
@@ -110,6 +111,7 @@ std::string Summary(const ModelDescription& d, const std::string& model_dir) {
     out += "  not used: " + FormatCount(static_cast<int64_t>(d.info.unused_tensors.size())) +
            " tensors (first: " + d.info.unused_tensors.front() + ")\n";
   }
+  if (!d.info.skipped_tensors.empty()) out += "  warning: " + WarningOfSkipped(d.info) + "\n";
   return out;
 }
 

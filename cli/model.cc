@@ -7,6 +7,7 @@
 
 #include "dsv4/inspect.h"
 #include "dsv4/json_text.h"
+#include "dsv4/model_folder.h"
 #include "errors.h"
 #include "format.h"
 #include "io.h"
@@ -18,13 +19,7 @@ namespace fs = std::filesystem;
 std::string FindModelDir(const std::string& model_dir) {
   std::error_code error;
   if (!model_dir.empty()) {
-    const fs::file_status status = fs::status(model_dir, error);
-    if (!fs::exists(status)) {
-      throw RunError("no such folder: " + model_dir + "; give -m the folder that holds config.json and the weights");
-    }
-    if (!fs::is_directory(status)) {
-      throw RunError(model_dir + " is not a folder; give -m the folder that holds config.json and the weights");
-    }
+    if (!HasTokenizer(model_dir)) Must(CheckModelFolder(model_dir));
     return model_dir;
   }
   const fs::path binary = fs::read_symlink("/proc/self/exe", error);
@@ -155,6 +150,8 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
   progress.Clear();
   if (IsCpu(options.device) && options.offload.host_memory > 0 && options.synthetic.shape.empty())
     PrintNote(HostMemoryNote(options.offload.host_memory));
+  const std::string skipped = WarningOfSkipped(engine->info());
+  if (!skipped.empty() && tell != TellPlan::kNever) PrintError("warning: " + Printable(skipped) + "\n");
   if (options.drafts.speculate == Speculate::kAuto && tell != TellPlan::kNever) {
     const std::string who(kSpeculateNames[static_cast<size_t>(engine->info().drafter)]);
     const std::string& why = engine->info().unusable_draft;

@@ -32,6 +32,8 @@ void AnnounceWarnings(const Log& log, const ServerOptions& options, const ModelI
              {{"what", "the model has " + std::to_string(model.vocab_size) + " token ids but the tokenizer has " +
                            std::to_string(tokenizer.vocab_size()) + "; ids above that have no text"}});
   }
+  const std::string skipped = WarningOfSkipped(model);
+  if (options.log_json && !skipped.empty()) log.Line(LogLevel::kWarning, "warning", {{"what", skipped}});
   if (options.api_keys.empty() && !loopback) {
     log.Line(LogLevel::kWarning, "warning",
              {{"what", "no API key is set and other machines can reach " + options.host +

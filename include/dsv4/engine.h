@@ -182,12 +182,17 @@ struct ModelInfo {
   TokenId bos_token_id;  // -1: none
   std::vector<TokenId> eos_token_ids;
   std::vector<std::string> unused_tensors;  // in the files, but not part of the forward pass (mtp.*)
+  // Values in the files that no forward pass uses: inv_freq, scales of a KV cache, scales of matrices without a scale.
+  std::vector<std::string> skipped_tensors;
   int64_t weight_bytes;
   int64_t kv_fixed_bytes;               // KV of a session without tokens: window rings and compressor states
   double kv_bytes_per_token;            // KV per token, allocated in pages: compressed rows and index keys
   Speculate drafter = Speculate::kOff;  // the drafter of DraftOptions; for kAuto the one that was found
   std::string unusable_draft;           // with kAuto: why the draft module of the files is not used; empty: it is
 };
+
+// Returns one line about skipped_tensors; empty: there are none.
+std::string WarningOfSkipped(const ModelInfo& info);
 
 // Rows of logits that a step returns for a sequence.
 enum class LogitRows : uint8_t {

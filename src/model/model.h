@@ -38,10 +38,11 @@ struct ModelFacts {
   int64_t max_positions = 0;      // of a sequence
   TokenId bos_token_id = -1;      // -1: none
   std::vector<TokenId> eos_token_ids;
-  std::vector<std::string> unused_tensors;  // in the files, but not used by the forward pass
-  int64_t weight_bytes = 0;                 // in the files
-  KvSpec kv;                                // includes the rings of a draft module
-  std::string unusable_draft;               // why the draft module of the files is not bound, with kAny; empty: it is
+  std::vector<std::string> unused_tensors;   // in the files, but not used by the forward pass
+  std::vector<std::string> skipped_tensors;  // as in ModelInfo
+  int64_t weight_bytes = 0;                  // in the files
+  KvSpec kv;                                 // includes the rings of a draft module
+  std::string unusable_draft;                // why the draft module of the files is not bound, with kAny; empty: it is
   DraftFacts draft;
 };
 

@@ -5,6 +5,8 @@
 Skipped if tools/golden/install_transformers.py has not installed it ("scripts/test all" runs that script).
 """
 
+import json
+import shutil
 import sys
 import tempfile
 import unittest
@@ -21,6 +23,8 @@ if sys.prefix != str(install_transformers.TARGET):
 import make_fixture  # noqa: E402
 import formats  # noqa: E402
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4ForCausalLM  # noqa: E402
 from tensor_file import read_metadata, read_tensors, write_tensors  # noqa: E402
 
 DSV4 = sys.argv.pop(1)
@@ -61,6 +65,42 @@ class There(unittest.TestCase):
             for part in ("config.json", "reference.safetensors"):
                 (folder / part).write_bytes((GOLDEN / "flash-nvfp4" / part).read_bytes())
             self.assertFalse(make_fixture.check(folder, "transformers"))
+
+
+class Saved(unittest.TestCase):
+    """Checkpoints that save_pretrained writes: other names, other fields of config.json, the same bits."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.official = Path(folder.name) / "official"
+        self.saved = Path(folder.name) / "saved"
+        self.official.mkdir()
+        make_fixture.make(self.official, "mini-bf16", seed=6, greedy_tokens=2, length=141)
+        self.ids = formats.unpack_plain(read_tensors(self.official / "reference.safetensors")["prompt_ids"])
+
+    def model(self):
+        return DeepseekV4ForCausalLM.from_pretrained(self.official, dtype=torch.bfloat16)
+
+    def logits(self, folder):
+        return dsv4_logits(DSV4, folder, self.ids).tobytes()
+
+    def test_both_forms_of_names_give_the_same_bits(self):
+        want = self.logits(self.official)
+        for options in {}, {"save_original_format": False}, {"max_shard_size": "500KB"}:
+            with self.subTest(options):
+                self.model().save_pretrained(self.saved, **options)
+                config = json.loads((self.saved / "config.json").read_text())
+                self.assertIn("rope_parameters", config)
+                self.assertNotIn("compress_ratios", config)
+                self.assertEqual(self.logits(self.saved), want)
+                shutil.rmtree(self.saved)
+
+    def test_weights_that_were_cast_load(self):
+        self.model().to(torch.bfloat16).save_pretrained(self.saved)
+        self.assertEqual({dtype for dtype, _, _ in read_tensors(self.saved / "model.safetensors").values()},
+                         {"BF16", "I64"})
+        self.assertEqual(len(self.logits(self.saved)), len(self.logits(self.official)))
 
 
 if __name__ == "__main__":

@@ -62,10 +62,21 @@ ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int coun
           .bos_token_id = facts.bos_token_id,
           .eos_token_ids = facts.eos_token_ids,
           .unused_tensors = facts.unused_tensors,
+          .skipped_tensors = facts.skipped_tensors,
           .weight_bytes = facts.weight_bytes,
           .kv_fixed_bytes = count * kv.fixed_bytes,
           .kv_bytes_per_token = static_cast<double>(count * kv.page_bytes) / static_cast<double>(kv.page_tokens),
           .unusable_draft = facts.unusable_draft};
+}
+
+std::string WarningOfSkipped(const ModelInfo& info) {
+  constexpr size_t kShown = 3;
+  const std::vector<std::string>& names = info.skipped_tensors;
+  if (names.empty()) return {};
+  std::string text = StrCat(names.size(), names.size() == 1 ? " tensor is" : " tensors are", " not used: ");
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += StrCat(i == 0 ? "" : ", ", names[i]);
+  if (names.size() > kShown) text += ", ...";
+  return text;
 }
 
 Result<Loaded> LoadModel(const EngineOptions& options) {

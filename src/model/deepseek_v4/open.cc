@@ -12,6 +12,7 @@
 #include "base/generation_config.h"
 #include "base/stopwatch.h"
 #include "base/str.h"
+#include "dsv4/model_folder.h"
 #include "io/parallel_reader.h"
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/config/gpu_limits.h"
@@ -53,6 +54,7 @@ ModelFacts FactsOf(const Config& c, const NumericsModes& modes, const BindReport
           .bos_token_id = c.bos_token_id,
           .eos_token_ids = c.eos_token_ids,
           .unused_tensors = report.unused_tensors,
+          .skipped_tensors = report.skipped_tensors,
           .weight_bytes = report.weight_bytes,
           .kv = MakeKvSpec(c, modes),
           .unusable_draft = report.unusable_draft,
@@ -428,6 +430,7 @@ Result<Opened> OpenFiles(const std::string& dir, const Device& device, DraftModu
 
 Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes,
                                                     const Device& device, DraftModule draft, bool tight_experts) {
+  DSV4_RETURN_IF_ERROR(CheckModelFolder(dir));
   Result<Opened> opened = OpenFiles(dir, device, draft);
   std::string unusable;
   if (!opened.ok() && draft == DraftModule::kAny) {

@@ -104,6 +104,12 @@ void ReadRope(ConfigReader& in, Config& c) {
   ReadRopeDim(in, c);
   c.rope_theta = in.Number({"rope_theta", "rope_parameters.main.rope_theta", "rope_parameters.rope_theta"}, 1, 1e12);
   c.compress_rope_theta = in.Number({"compress_rope_theta", "rope_parameters.compress.rope_theta"}, 1, 1e12);
+  const Json* theta = in.At("rope_scaling.rope_theta");
+  if (in.status().ok() && theta != nullptr && !theta->is_null() && *theta != c.rope_theta &&
+      *theta != c.compress_rope_theta) {
+    in.Refuse("rope_scaling.rope_theta", *theta,
+              StrCat("rope_theta, ", c.rope_theta, ", or compress_rope_theta, ", c.compress_rope_theta));
+  }
   c.yarn_factor = in.Number(
       {"rope_scaling.factor", "rope_factor", "rope_parameters.compress.factor", "rope_parameters.factor"}, 1, 1e6);
   c.yarn_original_positions = in.Number(

@@ -79,6 +79,8 @@ void ReadSchedule(ConfigReader& in, Config& c) {
     return in.Fail("compress_ratios (also read as layer_types) is missing");
   TakeRatios(in, c, "compress_ratios", true);
   TakeRatios(in, c, "layer_types", false);
+  if (const Json* rates = in.Find({"compress_rates"}); rates != nullptr && !rates->is_object())
+    return in.Refuse("compress_rates", *rates, "an object");
   in.Expect({"compress_rates.compressed_sparse_attention", "compress_rate_csa"}, 4);
   in.Expect({"compress_rates.heavily_compressed_attention", "compress_rate_hca"}, 128);
 }

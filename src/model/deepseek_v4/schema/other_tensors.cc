@@ -7,8 +7,9 @@ namespace dsv4::deepseek_v4 {
 namespace {
 
 constexpr std::string_view kUnused[] = {
-    "inv_freq",       ".k_scale",        ".v_scale",      ".q_scale",           ".kv_scale",     ".k_cache_scale",
-    ".v_cache_scale", ".kv_cache_scale", ".output_scale", ".prob_output_scale", ".k_zero_point", ".v_zero_point",
+    "inv_freq",       ".k_scale",       ".v_scale",        ".q_scale",      ".kv_scale",
+    ".k_cache_scale", ".v_cache_scale", ".kv_cache_scale", ".output_scale", ".prob_output_scale",
+    ".cos_cached",    ".sin_cached",    ".freqs_cis",      ".k_zero_point", ".v_zero_point",
 };
 
 constexpr std::string_view kScaleEndings[] = {".scale", ".weight_scale", ".weight_scale_2", ".input_scale"};

@@ -208,6 +208,8 @@ TEST(Config, ContradictionsAndUncomputedFieldsAreRefusedByName) {
       {"/rope_scaling/mscale", 1.0, "rope_scaling.mscale is 1.0"},
       {"/rope_scaling/mscale_all_dim", 0.707, "rope_scaling.mscale_all_dim is 0.707"},
       {"/rope_scaling/attention_factor", 1.277, "rope_scaling.attention_factor is 1.277"},
+      {"/rope_scaling/rope_theta", 500000, "rope_scaling.rope_theta is 500000"},
+      {"/compress_rates", 4, "compress_rates is 4"},
       {"/rope_scaling/truncate", false, "rope_scaling.truncate is false"},
       {"/rope_scaling/long_factor", {1, 2}, "rope_scaling.long_factor is [1,2]"},
       {"/rope_scaling/rope_type", "llama3", "rope_type is \"llama3\""},

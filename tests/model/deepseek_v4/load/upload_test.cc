@@ -24,9 +24,11 @@ using test::TestFormat;
 
 class Upload : public ::testing::Test {
  protected:
-  void Load(const Dialect& dialect, const Config& config = test::TinyConfig()) {
+  void Load(const Dialect& dialect, const Config& config = test::TinyConfig(), bool stacked = false) {
     std::filesystem::create_directories(temp_ / "model");
-    test::WriteModel(temp_ / "model", test::TinyConfigJson(), test::MakeCheckpoint(config, dialect));
+    auto tensors = test::MakeCheckpoint(config, dialect);
+    if (stacked) tensors = test::ToTransformersNames(config, std::move(tensors), stacked);
+    test::WriteModel(temp_ / "model", test::TinyConfigJson(), tensors);
     source_ = std::move(TensorSource::Open(temp_ / "model")).value();
     host_ = std::move(BindWeights(config, source_)).value();
   }
@@ -102,6 +104,26 @@ std::string OnDevice(const QuantTensor& m) {
   if (tiles && PackedScaleBytes(m) > 0)
     bytes.append(reinterpret_cast<const char*>(m.block_scale), static_cast<size_t>(PackedScaleBytes(m)));
   return bytes;
+}
+
+// The bytes of every matrix on the device.
+std::vector<std::string> AllOnDevice(const Weights& w) {
+  std::vector<std::string> all;
+  VisitWeights(
+      w, [&](const QuantTensor& m, bool) { all.push_back(OnDevice(m)); }, [](const Tensor&) {});
+  return all;
+}
+
+TEST_F(Upload, StackedExpertsArriveAsSeparateOnes) {
+  std::vector<std::string> separate;
+  for (const bool stacked : {false, true}) {
+    Load({}, test::TinyConfig(), stacked);
+    LoadTimes times;
+    const auto uploaded = UploadWeights(*device_, pool_, host_, {}, source_.get(), {}, &times);
+    ASSERT_TRUE(uploaded.ok()) << uploaded.status().message();
+    if (!stacked) separate = AllOnDevice(*uploaded);
+    EXPECT_TRUE(AllOnDevice(*uploaded) == separate);  // bytes: not for printing
+  }
 }
 
 // Ranks that are uploaded together get the same as each rank alone, and each byte of the files is read once.
