@@ -10,7 +10,7 @@
 namespace dsv4 {
 
 // The number of rows that a decode step of `rows` sequences runs with: `rows` up to 8, the next multiple of 4 up to 64,
-// the next multiple of 8 above. Seven padding rows after nine rows cost 6 % of the step (bench/notes/decode.md), three
+// the next multiple of 8 above. Seven padding rows after nine rows cost 6 % of the step (bench/notes/decode-batches.md), three
 // about half of that.
 int64_t StepRows(int64_t rows);
 
