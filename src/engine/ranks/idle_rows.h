@@ -10,8 +10,8 @@
 namespace dsv4 {
 
 // The number of rows that a decode step of `rows` sequences runs with: `rows` up to 8, the next multiple of 4 up to 64,
-// the next multiple of 8 above. Seven padding rows after nine rows cost 6 % of the step (bench/notes/decode-batches.md), three
-// about half of that.
+// the next multiple of 8 above. Seven padding rows after nine rows cost 6 % of the step, three about half of that
+// (bench/notes/decode-batches.md).
 int64_t StepRows(int64_t rows);
 
 // The padding rows (ops/idle_row.h) of one rank's steps. They have position 0, where no compressed row is made or read,
