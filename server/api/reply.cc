@@ -18,11 +18,30 @@ bool WantsLogprobs(const SequenceSpec& s) {
   return s.params->sampling.top_logprobs >= 0 || s.params->prompt_logprobs >= 0;
 }
 
+ApiError TooManyLogprobs() {
+  return {400,
+          "the reply has too many log-probabilities: the limit is " + std::to_string(kMostLogprobs) +
+              " tokens and alternatives; request fewer tokens, alternatives or completions, or stream completions",
+          "logprobs"};
+}
+
+// Returns the number of log-probabilities that the reply has whatever the model writes: of its prompts. A prompt's first
+// token has no alternatives.
+int64_t LogprobsOfPrompts(const Job& job) {
+  int64_t count = 0;
+  for (const SequenceSpec& s : job.sequences) {
+    const int64_t top = s.params->prompt_logprobs, tokens = std::ssize(*s.prompt);
+    if (top >= 0) count += tokens + (tokens - 1) * top;
+  }
+  return count;
+}
+
 }  // namespace
 
 void Reply::Run(const std::shared_ptr<Job>& job) {
   job_ = job;
   with_logprobs_ = std::any_of(job->sequences.begin(), job->sequences.end(), WantsLogprobs);
+  if (KeepsLogprobs() && LogprobsOfPrompts(*job) > kMostLogprobs) throw TooManyLogprobs();
   const auto self = shared_from_this();
   job->on_output = [self](std::vector<StepOutput>& outputs) { self->OnOutput(outputs); };
   try {
@@ -83,13 +102,7 @@ void Reply::TakeAll(std::vector<StepOutput>& outputs) {
       over_ = true;  // its client has left
       return;
     }
-    if (HoldsTooMuch(output)) {
-      return Fail({400,
-                   "the reply has too many log-probabilities: the limit is " + std::to_string(kMostLogprobs) +
-                       " tokens and alternatives; request fewer tokens, alternatives or completions, or stream "
-                       "completions",
-                   "logprobs"});
-    }
+    if (HoldsTooMuch(output)) return Fail(TooManyLogprobs());
     const bool ended = output.finish != FinishReason::kNone;
     Take(output);
     if (ended) --num_open_;

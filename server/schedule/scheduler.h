@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dsv4/engine.h"
@@ -104,11 +105,15 @@ class Scheduler {
     void Add(const Scheduler& scheduler, const Sequence& s);
   };
   enum class Admission { kAdmitted, kLater, kNoRoom };  // kLater: not it, but perhaps one behind it
+  std::vector<std::pair<int64_t, Sequence*>> InTurn() const;
   void Admit();
-  Admission TryToAdmit(Sequence& s, Planned* planned);
+  // only_one: its request has no other sequence in the batch.
+  Admission TryToAdmit(Sequence& s, bool only_one, Planned* planned);
+  void MoveToBatch(Sequence* s);
   Result<std::unique_ptr<Session>> Open(const PrefixCache::Found& found);
   std::vector<Sequence*> PlanStep();
   std::vector<Sequence*> PlanTokens(std::vector<Sequence*>* prompts);
+  static void OrderByRequest(std::span<Sequence*> prompts);
   void AddPrompts(std::span<Sequence*> prompts, int64_t budget, std::vector<Sequence*>* batch);
   bool KnowsAllowed(Sequence& s, Clock::time_point until);
   size_t MayFollow(Sequence& s, std::span<const TokenId> drafted, Clock::time_point until);

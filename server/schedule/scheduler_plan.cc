@@ -1,6 +1,7 @@
 // Which sequences run, how much of their prompts each step takes, and what is kept of them.
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 #include <utility>
 
 #include "server/schedule/sequence.h"
@@ -18,6 +19,10 @@ constexpr size_t kMaxPrefills = 8;  // prompts that share one step; more join wh
 // for one sequence: files may be damaged, cuts may go before they are used
 constexpr int kMaxReadsOfSequence = 4;
 constexpr size_t kWorthWaiting = 64;  // tokens: what a cut must save other requests
+// One request leaves this part of the places in the batch, and of the KV budget, to others.
+constexpr int64_t kOthersPart = 8;
+
+int64_t LeftToOthers(int64_t all) { return all > 1 ? std::max<int64_t>(all / kOthersPart, 1) : 0; }
 
 }  // namespace
 
@@ -142,14 +147,16 @@ Result<std::unique_ptr<Session>> Scheduler::Open(const PrefixCache::Found& found
   return session;
 }
 
-Scheduler::Admission Scheduler::TryToAdmit(Sequence& s, Planned* planned) {
+Scheduler::Admission Scheduler::TryToAdmit(Sequence& s, bool only_one, Planned* planned) {
   const bool reuse = !s.needs_prompt_rows();  // log-probabilities of a prompt need all of its rows
   const PrefixCache::Known known = reuse ? cache_.Look(s.job->tenant, s.known_ids()) : PrefixCache::Known{};
   if (ShouldWait(s, known.cut)) return Admission::kLater;
   const auto shared = static_cast<int64_t>(static_cast<double>(known.cut) * options_.kv_bytes_per_token);
   const int64_t bytes = planned->bytes + std::max(planned->most_shared, shared) + BytesAfter(s, s.num_unread()) -
                         shared;
-  if (!running_.empty() && bytes > options_.kv_budget_bytes) return Admission::kNoRoom;
+  const int64_t budget = options_.kv_budget_bytes - (only_one ? 0 : LeftToOthers(options_.kv_budget_bytes));
+  // The next sequence of a request does not hold up other requests.
+  if (!running_.empty() && bytes > budget) return only_one ? Admission::kNoRoom : Admission::kLater;
   if (known.on_disk && s.num_reads < kMaxReadsOfSequence) {
     const auto fetched = cache_.Fetch(s.job->tenant, s.known_ids());
     if (fetched == PrefixCache::Fetched::kBegun) ++s.num_reads;
@@ -183,6 +190,19 @@ Scheduler::Admission Scheduler::TryToAdmit(Sequence& s, Planned* planned) {
   return Admission::kAdmitted;
 }
 
+// Returns the waiting sequences in the order in which they may get a place, each with the number of places that its
+// request has before it. Requests with the fewest places come first, then the order of arrival decides. So a request of
+// many sequences does not make others wait, and its first sequence has its turn in order of arrival.
+std::vector<std::pair<int64_t, Scheduler::Sequence*>> Scheduler::InTurn() const {
+  std::unordered_map<const Job*, int64_t> places;
+  for (const SequencePtr& s : running_) ++places[s->job.get()];
+  std::vector<std::pair<int64_t, Sequence*>> turns;
+  turns.reserve(waiting_.size());
+  for (const SequencePtr& s : waiting_) turns.emplace_back(places[s->job.get()]++, s.get());
+  std::stable_sort(turns.begin(), turns.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return turns;
+}
+
 void Scheduler::Admit() {
   Planned planned;
   for (const SequencePtr& s : running_) planned.Add(*this, *s);
@@ -190,22 +210,26 @@ void Scheduler::Admit() {
   // As many as generate within the bound.
   admission_limit_ = options_.max_gap_s > 0 ? step_times_.Sequences(options_.max_gap_s, options_.max_running)
                                             : options_.max_running;
-  for (auto at = waiting_.begin(); at != waiting_.end() && static_cast<int64_t>(running_.size()) < admission_limit_;) {
-    const Admission admission = TryToAdmit(**at, &planned);
-    if (admission == Admission::kNoRoom) break;
-    if (admission == Admission::kLater) {
-      ++at;
-      continue;
+  const int64_t limit = admission_limit_, of_one_request = limit - LeftToOthers(limit);
+  if (!waiting_.empty() && static_cast<int64_t>(running_.size()) < limit) {
+    for (const auto& [places, s] : InTurn()) {
+      if (static_cast<int64_t>(running_.size()) >= limit || places >= of_one_request) break;
+      const Admission admission = TryToAdmit(*s, /*only_one=*/places == 0, &planned);
+      if (admission == Admission::kNoRoom) break;
+      if (admission == Admission::kAdmitted) MoveToBatch(s);
     }
-    Sequence& s = **at;
-    running_.push_back(std::move(*at));
-    at = waiting_.erase(at);
-    --num_waiting_;
-    ++num_running_;
-    if (s.ids.size() == s.prompt_size && !s.params.thinking) BeginContent(s);
   }
   Deliver();
   Retire();
+}
+
+void Scheduler::MoveToBatch(Sequence* s) {
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(), [s](const SequencePtr& w) { return w.get() == s; });
+  running_.push_back(std::move(*at));
+  waiting_.erase(at);
+  --num_waiting_;
+  ++num_running_;
+  if (s->ids.size() == s->prompt_size && !s->params.thinking) BeginContent(*s);
 }
 
 // Of a step's prompts: `most` at most, as many as the bound allows at most beside sequences that generate.
@@ -267,11 +291,24 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanTokens(std::vector<Sequence*>* 
   return batch;
 }
 
+// The first prompt of each request comes first, then all second ones, and so on. So a request of many prompts does not
+// hold up others.
+void Scheduler::OrderByRequest(std::span<Sequence*> prompts) {
+  if (prompts.size() < 2) return;
+  std::unordered_map<const Job*, int64_t> seen;
+  std::vector<std::pair<int64_t, Sequence*>> order;
+  order.reserve(prompts.size());
+  for (Sequence* s : prompts) order.emplace_back(seen[s->job.get()]++, s);
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::transform(order.begin(), order.end(), prompts.begin(), [](const auto& place) { return place.second; });
+}
+
 // The shortest prompt comes first. Each prompt gets all the tokens that it needs, minus a reserve for the later ones.
 // So a short prompt overtakes a long one, the long one still advances, and the first of two equal prompts finishes
 // early. Prompts after the first kMaxPrefills join only if the step has room for their whole rest.
 void Scheduler::AddPrompts(std::span<Sequence*> prompts, int64_t budget, std::vector<Sequence*>* batch) {
   for (Sequence* s : prompts) s->take = 0;
+  OrderByRequest(prompts);
   const auto until = Clock::now() + kMaskWait;
   const size_t sharing = std::min(prompts.size(), kMaxPrefills);
   std::stable_sort(prompts.begin(), prompts.begin() + static_cast<ptrdiff_t>(sharing),

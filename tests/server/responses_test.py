@@ -72,6 +72,15 @@ class Logprobs(ServerTestCase):
         self.assertEqual(name, "response.failed")
         self.assertIn("too many log-probabilities", last["response"]["error"]["message"])
 
+    def test_those_of_prompts_are_refused_before_anything_is_computed(self):
+        ids = list(range(10, 2110))
+        for prompt, n in ((ids, 64), ([ids] * 8, 8)):  # 64 times 2,100 + 2,099
+            computed = self.server.metric("vllm:prompt_tokens_total")
+            body = {"prompt": prompt, "echo": True, "n": n, "logprobs": 1, "max_tokens": 1}
+            self.assertEqual(self.refused(self.server.post("/v1/completions", body), 400, "too many log-probabilities")["param"], "logprobs")
+            self.server.wait_until_idle()
+            self.assertEqual(self.server.metric("vllm:prompt_tokens_total"), computed)
+
     def test_a_namespace_is_part_of_each_tools_name(self):
         tools = [{"type": "namespace", "name": "n" * 250, "tools": [{"type": "function", "name": name}]} for name in ("f", "g" * 7)]
         self.assertEqual(self.server.post("/v1/responses", {"input": ASK, "max_output_tokens": 16, "tools": tools[:1]}).status, 200)
