@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <limits>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "server/structured/pattern.h"
 
@@ -50,32 +53,75 @@ bool Contains(const std::array<std::string_view, N>& list, std::string_view word
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-[[noreturn]] void RefuseKeyword(const std::string& path, const std::string& what) {
-  Refuse(path, path + ": " + what + " cannot be enforced; remove it, or remove strict");
+// The way to a schema inside another one. It becomes a text only for an error: the texts of all ways can be a thousand
+// times longer than the schema.
+class Path {
+ public:
+  explicit Path(std::string_view root) : name_(root) {}
+  Path(const Path& outer, std::string_view keyword, std::string_view name)
+      : outer_(&outer), keyword_(keyword), name_(name) {}
+  Path(const Path& outer, std::string_view keyword, size_t index) : outer_(&outer), keyword_(keyword), index_(index) {}
+
+  // A long way without its middle.
+  std::string Text() const {
+    std::vector<const Path*> parts;
+    for (const Path* part = this; part != nullptr; part = part->outer_) parts.push_back(part);
+    std::string text;
+    for (auto at = parts.rbegin(); at != parts.rend(); ++at) {
+      if (text.size() > kMaxText && parts.rend() - at > kLastParts) {
+        text += "...";
+        at = parts.rend() - kLastParts;
+      }
+      text += (*at)->OwnText();
+    }
+    return text;
+  }
+
+ private:
+  static constexpr size_t kMaxText = 200, kMaxName = 100;  // bytes
+  static constexpr ptrdiff_t kLastParts = 2;
+
+  std::string OwnText() const {
+    std::string text = outer_ == nullptr ? "" : "." + std::string(keyword_);
+    if (index_ != kNoIndex) return text + "[" + std::to_string(index_) + "]";
+    if (outer_ != nullptr && !name_.empty()) text += ".";
+    if (name_.size() <= kMaxName) return text.append(name_);
+    size_t end = kMaxName;
+    while (end > 0 && (static_cast<unsigned char>(name_[end]) & 0xC0) == 0x80) --end;  // the start of a character
+    return text.append(name_.substr(0, end)).append("...");
+  }
+
+  static constexpr size_t kNoIndex = std::numeric_limits<size_t>::max();
+  const Path* const outer_ = nullptr;
+  const std::string_view keyword_, name_;
+  const size_t index_ = kNoIndex;
+};
+
+[[noreturn]] void RefuseKeyword(const Path& path, const std::string& what) {
+  const std::string text = path.Text();
+  Refuse(text, text + ": " + what + " cannot be enforced; remove it, or remove strict");
 }
 
 // Calls visit(schema, path) for every direct subschema.
 template <typename Visit>
-void ForEachInner(const Json& schema, const std::string& path, const Visit& visit) {
+void ForEachInner(const Json& schema, const Path& path, const Visit& visit) {
   for (const char* name : {"properties", "patternProperties", "$defs", "definitions"}) {
     const auto it = schema.find(name);
     if (it == schema.end() || !it->is_object()) continue;
-    for (const auto& [key, inner] : it->items()) visit(inner, path + "." + name + "." + key);
+    for (const auto& [key, inner] : it->items()) visit(inner, Path(path, name, key));
   }
   for (const char* name : {"items", "additionalProperties", "propertyNames", "unevaluatedProperties"}) {
     const auto it = schema.find(name);
-    if (it != schema.end() && it->is_object()) visit(*it, path + "." + name);
+    if (it != schema.end() && it->is_object()) visit(*it, Path(path, name, ""));
   }
   for (const char* name : {"prefixItems", "anyOf", "oneOf", "allOf"}) {
     const auto it = schema.find(name);
     if (it == schema.end() || !it->is_array()) continue;
-    for (size_t i = 0; i < it->size(); ++i) {
-      visit((*it)[i], path + "." + name + "[" + std::to_string(i) + "]");
-    }
+    for (size_t i = 0; i < it->size(); ++i) visit((*it)[i], Path(path, name, i));
   }
 }
 
-void CheckMultipleOf(const Json& schema, const std::string& path) {
+void CheckMultipleOf(const Json& schema, const Path& path) {
   const Json& step = schema["multipleOf"];
   const auto type = schema.find("type");
   const bool whole = step.is_number() && step.get<double>() >= 1 && step.get<double>() <= kMaxMultipleOf &&
@@ -89,11 +135,12 @@ void CheckMultipleOf(const Json& schema, const std::string& path) {
   }
 }
 
-}  // namespace
-
-void CheckSchema(const Json& schema, const std::string& path) {
+void CheckSchema(const Json& schema, const Path& path) {
   if (schema.is_boolean()) return;
-  if (!schema.is_object()) Refuse(path, path + " must be a JSON schema: an object");
+  if (!schema.is_object()) {
+    const std::string text = path.Text();
+    Refuse(text, text + " must be a JSON schema: an object");
+  }
   std::string_view alone;
   for (const std::string_view name : kAlone) {
     if (alone.empty() && schema.contains(name)) alone = name;
@@ -121,8 +168,21 @@ void CheckSchema(const Json& schema, const std::string& path) {
                               "\" next to \"" + (schema.contains("pattern") ? "pattern" : "format") + "\"");
     }
   }
-  ForEachInner(schema, path, [](const Json& inner, const std::string& inner_path) { CheckSchema(inner, inner_path); });
+  ForEachInner(schema, path, [](const Json& inner, const Path& inner_path) { CheckSchema(inner, inner_path); });
 }
+
+void CheckPatterns(const Json& schema, const Path& path) {
+  if (!schema.is_object()) return;
+  const auto pattern = schema.find("pattern");
+  if (pattern != schema.end() && pattern->is_string() && !HoldsInJson(pattern->get_ref<const std::string&>())) {
+    RefuseKeyword(path, "a \"pattern\" that looks ahead or behind, or whose texts all need an escape in JSON,");
+  }
+  ForEachInner(schema, path, [](const Json& inner, const Path& inner_path) { CheckPatterns(inner, inner_path); });
+}
+
+}  // namespace
+
+void CheckSchema(const Json& schema, const std::string& path) { CheckSchema(schema, Path(path)); }
 
 Json OpenFreeObjects(Json schema) {
   if (schema.is_array()) {
@@ -144,19 +204,13 @@ Json OpenFreeObjects(Json schema) {
   return schema;
 }
 
-void CheckPatterns(const Json& schema, const std::string& path) {
-  if (!schema.is_object()) return;
-  const auto pattern = schema.find("pattern");
-  if (pattern != schema.end() && pattern->is_string() && !HoldsInJson(pattern->get_ref<const std::string&>())) {
-    RefuseKeyword(path, "a \"pattern\" that looks ahead or behind, or whose texts all need an escape in JSON,");
-  }
-  ForEachInner(schema, path, CheckPatterns);
-}
+void CheckPatterns(const Json& schema, const std::string& path) { CheckPatterns(schema, Path(path)); }
 
 void CheckCallPatterns(const Json& parameters, const std::string& path) {
   if (!parameters.is_object()) return;
-  ForEachInner(parameters, path, [](const Json& parameter, const std::string& its_path) {
-    if (parameter.is_object()) ForEachInner(parameter, its_path, CheckPatterns);
+  ForEachInner(parameters, Path(path), [](const Json& parameter, const Path& its_path) {
+    if (!parameter.is_object()) return;
+    ForEachInner(parameter, its_path, [](const Json& inner, const Path& way) { CheckPatterns(inner, way); });
   });
 }
 
