@@ -1,9 +1,11 @@
 #include "server/observe/spans.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -22,6 +24,7 @@ using SystemTime = std::chrono::system_clock::time_point;
 constexpr size_t kMaxWaiting = 4096, kMaxBatch = 512;  // spans
 constexpr std::chrono::milliseconds kGather{500};      // the wait for more spans before a batch is sent
 constexpr std::chrono::seconds kPostTime{3};
+constexpr size_t kMaxStatusLine = 256;  // bytes of the collector's answer that are read
 constexpr std::chrono::minutes kTellAgain{1};
 constexpr int kServerSpan = 2, kInternalSpan = 1, kErrorStatus = 2;  // numbers of OTLP's enums
 
@@ -102,6 +105,15 @@ std::string MessageHead() {
   const Json scope = {{"name", "dsv4"}, {"version", GetBuildInfo().version}};
   return R"({"resourceSpans":[{"resource":)" + Dump(resource) + R"(,"scopeSpans":[{"scope":)" + Dump(scope) +
          R"(,"spans":[)";
+}
+
+// Returns the status code of an answer's first line, "HTTP/1.1 200 OK". Returns 0 for any other text.
+int StatusOf(std::string_view line) {
+  const size_t blank = line.find(' ');
+  if (!line.starts_with("HTTP/") || blank == std::string_view::npos) return 0;
+  int status = 0;
+  std::from_chars(line.data() + blank + 1, line.data() + line.size(), status);
+  return status;
 }
 
 }  // namespace
@@ -210,11 +222,12 @@ Status SpanExporter::Post() const {
   stream << "POST " << address_.path << " HTTP/1.1\r\nHost: " << address_.host << ':' << address_.port
          << "\r\nContent-Type: application/json\r\nContent-Length: " << body.size() << "\r\nConnection: close\r\n\r\n"
          << body << std::flush;
-  std::string version;
-  int status = 0;
-  stream >> version >> status;
+  std::array<char, kMaxStatusLine> line{};
+  stream.getline(line.data(), std::ssize(line));
   const std::string where = "the collector at " + address_.host + ":" + address_.port;
-  if (!stream) return ResourceExhausted(where + " does not answer: " + stream.error().message());
+  if (stream.gcount() == 0) return ResourceExhausted(where + " does not answer: " + stream.error().message());
+  const int status = StatusOf(line.data());
+  if (status == 0) return ResourceExhausted(where + " does not answer with HTTP: check --otlp-endpoint");
   if (status < 200 || status >= 300) return ResourceExhausted(where + " answers with " + std::to_string(status));
   return {};
 }
