@@ -74,7 +74,7 @@ class Server {
     KeepMemoryReserve(kMemoryReserve);
     DSV4_RETURN_IF_ERROR(CheckKvBudget(options_.kv_budget_bytes, engine_.info()));
     DSV4_RETURN_IF_ERROR(Listen());
-    CatchSignals();
+    DSV4_RETURN_IF_ERROR(CatchSignals());
     DSV4_RETURN_IF_ERROR(OpenSpans());
     DSV4_RETURN_IF_ERROR(OpenKvEvents());
     DSV4_ASSIGN_OR_RETURN(folder_lock_, TakeDiskFolder(options_));
@@ -127,9 +127,10 @@ class Server {
   }
 
   // Called early, so that no signal is lost while the rest starts. Signals are handled when Run begins.
-  void CatchSignals() {
-    http_->OnSignal([this](int signal) { OnSignal(signal); });
+  Status CatchSignals() {
+    DSV4_RETURN_IF_ERROR(http_->OnSignal([this](int signal) { OnSignal(signal); }));
     if (options_.interrupted && options_.interrupted()) http_->Post([this] { OnSignal(SIGTERM); });
+    return {};
   }
 
   Status OpenSpans() {

@@ -1,5 +1,7 @@
 #include "server/start.h"
 
+#include <sys/resource.h>
+
 #include <chrono>
 #include <filesystem>
 #include <string>
@@ -30,6 +32,17 @@ Status CheckOrigin(const std::string& origin) {
       "--cors-origin is '" + origin +
       "'; accepted: one origin as browsers send it, for example https://chat.example (lower case, after the "
       "host only a port), or *; repeat the flag for several origins");
+}
+
+// With fewer the server would start, and then have none for connections.
+constexpr rlim_t kLeastDescriptors = 32;
+
+Status CheckDescriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kLeastDescriptors) return {};
+  return ResourceExhausted("the process may open only " + std::to_string(limit.rlim_cur) +
+                           " files, and the server needs at least " + std::to_string(kLeastDescriptors) +
+                           ", more with many connections: raise the limit (ulimit -n 4096)");
 }
 
 }  // namespace
@@ -69,6 +82,7 @@ namespace dsv4 {
 
 Status CheckServing(const ServerOptions& options) {
   using namespace server;
+  DSV4_RETURN_IF_ERROR(CheckDescriptors());
   for (const std::string& origin : options.cors_origins) DSV4_RETURN_IF_ERROR(CheckOrigin(origin));
   DSV4_RETURN_IF_ERROR(CheckRandomSource());
   DSV4_RETURN_IF_ERROR(HttpServer::Listen(MakeHttpOptions(options), {}, {}, {}).status());

@@ -1,6 +1,8 @@
 // Listening, accepting, time-outs, signals.
 #include <algorithm>
 #include <array>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -20,6 +22,7 @@ namespace {
 using namespace http_internal;
 
 constexpr int kSendBuffer = 256 << 10;
+constexpr std::string_view kFewDescriptors = "the process has no file descriptors left; raise its limit (ulimit -n)";
 
 class HttpServerImpl : public HttpServer {
  public:
@@ -88,12 +91,15 @@ class HttpServerImpl : public HttpServer {
       if (!error) call();
     });
   }
-  void OnSignal(std::function<void(int)> call) override {
-    error_code ignored;
-    signals_.assign(CatchStopSignals(), ignored);
+  Status OnSignal(std::function<void(int)> call) override {
+    const int signals = CatchStopSignals();
+    error_code failed;
+    if (signals >= 0) signals_.assign(signals, failed);
+    if (signals < 0 || failed) return ResourceExhausted("cannot catch SIGTERM: " + std::string(kFewDescriptors));
     signals_.async_read_some(asio::buffer(signal_), [this, call = std::move(call)](error_code error, size_t) {
       if (!error) call(signal_[0]);
     });
+    return {};
   }
   void Drain() override {
     shared_.draining = true;

@@ -161,8 +161,8 @@ class HttpServer {
   virtual void PostAfter(std::chrono::milliseconds delay, std::function<void()> call) = 0;
 
   // Calls `call` on the I/O thread for the first SIGTERM or SIGINT. The second one ends the process at once, whatever
-  // runs. Call it once per process.
-  virtual void OnSignal(std::function<void(int)> call) = 0;
+  // runs. Call it once per process. Errors: kResourceExhausted (no file descriptors left).
+  virtual Status OnSignal(std::function<void(int)> call) = 0;
 
   // Connections close when they are idle, or after their current reply. New connections are accepted, so that the gate
   // can say why it refuses requests. On the I/O thread.

@@ -3,12 +3,14 @@
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
-from campaign import BINARY, HAS_NANO, SLOWNESS, Server, cases, main, run
+from campaign import BINARY, HAS_NANO, MIB, SANITIZED, SLOWNESS, Server, cases, main, run, wait_for
 
 COMMANDS = ["generate", "chat", "logits", "perplexity", "tokenize", "detokenize", "encode", "parse", "inspect", "bench",
             "synthesize", "serve"]
@@ -88,6 +90,43 @@ class CommandLine(unittest.TestCase):
                 path.write_bytes(line + b"\n")
                 with open(path, "rb") as file:
                     run(command, "--jsonl", stdin=file)
+
+    @unittest.skipUnless(HAS_NANO and not SANITIZED, "needs the nano model, and a program without a sanitizer's memory")
+    def test_little_address_space(self):
+        for mib in (*range(24, 64, 4), 39.75, 40.25, 40.5, 41, 72, 80, 96):
+            size = int(mib * MIB)
+
+            def limit():
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+                resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+            for command in ("serve --port 0 --threads 1", "chat --no-history --threads 1", "inspect", "perplexity -f - --threads 1"):
+                with self.subTest(mib=mib, command=command):
+                    process = subprocess.Popen([BINARY, *command.split()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                               stderr=subprocess.PIPE, preexec_fn=limit)
+                    try:
+                        errors = process.communicate(b"a\n", timeout=3 * SLOWNESS)[1]
+                    except subprocess.TimeoutExpired:  # it serves
+                        process.kill()
+                        process.communicate()
+                        continue
+                    if process.returncode in (-signal.SIGSEGV, 127) and not errors.startswith(b"dsv4"):
+                        continue  # the system could not start the program
+                    self.assertIn(process.returncode, (0, 1), errors)
+
+    @unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")
+    def test_few_file_descriptors(self):
+        for most in (*range(8, 15), 31, 32):
+            with self.subTest(most=most), open(self.tmp / "log", "w+b") as log:
+                server = subprocess.Popen([BINARY, "serve", "--port", "0", "--threads", "1"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)))
+                self.addCleanup(server.kill)
+                logged = (self.tmp / "log").read_text
+                if most >= 32:
+                    wait_for(lambda: "listening" in logged(), logged)
+                    server.send_signal(signal.SIGTERM)
+                self.assertEqual(server.wait(60 * SLOWNESS), 0 if most >= 32 else 1, logged())
+                self.assertEqual("(ulimit -n 4096)" in logged().splitlines()[-1], most < 32, logged())
 
     def test_places_that_cannot_be_written(self):
         if not HAS_NANO:
