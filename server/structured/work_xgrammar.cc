@@ -59,7 +59,10 @@ WorkBudget::WorkBudget(double seconds, int64_t steps, const std::atomic<bool>* c
 
 WorkBudget::~WorkBudget() { budget_of_this_thread = nullptr; }
 
-void WorkBudget::ThrowTooDeep() { throw OutOfWork(StatusCode::kInvalidArgument, "its references nest too deeply: the limit is three quarters of a thread's stack"); }
+void WorkBudget::ThrowTooDeep() {
+  throw OutOfWork(StatusCode::kInvalidArgument,
+                  "its references nest too deeply: the limit is three quarters of a thread's stack");
+}
 
 void WorkBudget::Check() {
   next_check_ = steps_ + kCheckEvery;
