@@ -25,7 +25,7 @@ ApiError TooManyLogprobs() {
           "logprobs"};
 }
 
-// Returns the number of log-probabilities that the reply has whatever the model writes: of its prompts. A prompt's first
+// Returns the number of log-probabilities of the prompts, which do not depend on the model's reply. A prompt's first
 // token has no alternatives.
 int64_t LogprobsOfPrompts(const Job& job) {
   int64_t count = 0;
