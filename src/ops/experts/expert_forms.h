@@ -18,7 +18,7 @@ inline constexpr int kOneItems = 8, kOneMaxTiles = 14;
 // Up to this many row pairs per multiprocessor, blocks of two teams are faster.
 inline constexpr int64_t kTwoTeamItems = 16;
 
-// ExpertFewKernel. With eight tokens ExpertGemmKernel is as fast (bench/notes/decode-drafts.md).
+// ExpertFewKernel. With eight tokens ExpertGemmKernel is as fast.
 inline constexpr int kFewTokens = 6, kFewPairs = 64;
 inline constexpr int kFewMembers = 4, kFewChunkBytes = 32;  // per chunk: pairs, at most; bytes of the struct
 inline constexpr int kFewSumFloats = kWarps * 32;           // per slot: 32 rows of each warp
