@@ -15,9 +15,6 @@ namespace dsv4::server {
 
 namespace {
 
-// Limits for the stops of a request. Each choice has a copy of its own, several times as large.
-constexpr size_t kMaxStops = 64, kMaxStopBytes = 16 << 10, kMaxStopIds = 1024;
-
 const char* OpenAiType(int status) {
   switch (status) {
     case 401:
@@ -105,121 +102,6 @@ std::string NewId(std::string_view prefix) { return std::string(prefix) + Random
 
 int64_t UnixTime() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::vector<std::string> ReadStops(const Fields& fields, const char* name) {
-  std::vector<std::string> stops;
-  const Json* value = fields.Get(name);
-  if (value == nullptr) return stops;
-  const Json list = value->is_string() ? Json::array({*value}) : *value;
-  if (!list.is_array()) Refuse(fields.Path(name), fields.Path(name) + ": expected a string or an array of strings");
-  if (list.size() > kMaxStops) {
-    Refuse(fields.Path(name), fields.Path(name) + " has " + std::to_string(list.size()) + " entries; at most " +
-                                  std::to_string(kMaxStops));
-  }
-  size_t bytes = 0;
-  for (const Json& stop : list) {
-    if (!stop.is_string()) Refuse(fields.Path(name), fields.Path(name) + ": expected strings");
-    bytes += stop.get_ref<const std::string&>().size();
-    if (bytes > kMaxStopBytes) {
-      Refuse(fields.Path(name), fields.Path(name) + " has more than " + std::to_string(kMaxStopBytes) +
-                                    " bytes of strings; send shorter ones");
-    }
-    // Clients send "" if they have none.
-    if (!stop.get_ref<const std::string&>().empty()) stops.push_back(stop.get<std::string>());
-  }
-  return stops;
-}
-
-void ReadCuts(const Fields& fields, SamplingParams* s) {
-  if (const auto p = fields.Number("top_p")) s->top_p = static_cast<float>(*p);
-  if (const auto k = fields.Integer("top_k")) s->top_k = std::max<int64_t>(*k, 0);
-  if (s->top_p > 0) return;
-  s->top_p = 1;
-  s->top_k = 1;
-}
-
-void ReadSeed(const Fields& fields, SamplingParams* s) {
-  const Json* given = fields.Get("seed");
-  if (given != nullptr && given->is_number_unsigned()) {
-    s->seed = given->get<uint64_t>();
-  } else if (const auto seed = fields.Integer("seed")) {
-    s->seed = static_cast<uint64_t>(*seed);
-  }
-}
-
-void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params) {
-  SamplingParams& s = params->sampling;
-  s = api.default_sampling;
-  const auto number = [&](const char* name, float* value) {
-    if (const auto x = fields.Number(name)) *value = static_cast<float>(*x);
-  };
-  number("temperature", &s.temperature);
-  ReadCuts(fields, &s);
-  number("min_p", &s.min_p);
-  number("presence_penalty", &s.presence_penalty);
-  number("frequency_penalty", &s.frequency_penalty);
-  number("repetition_penalty", &s.repeat_penalty);
-  ReadSeed(fields, &s);
-  if (const Json* bias = fields.Object("logit_bias")) {
-    for (const auto& [key, value] : bias->items()) {
-      TokenId id = -1;
-      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-      if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= api.model.vocab_size) {
-        Refuse("logit_bias", "logit_bias names token '" + key + "'; expected ids from 0 to " +
-                                 std::to_string(api.model.vocab_size - 1));
-      }
-      if (!value.is_number() || std::abs(value.get<double>()) > 100) {
-        Refuse("logit_bias", "logit_bias of token " + key + " must be a number from -100 to 100");
-      }
-      s.logit_bias.emplace_back(id, static_cast<float>(value.get<double>()));
-    }
-  }
-  params->stops = ReadStops(fields, "stop");
-  params->include_stop = fields.Bool("include_stop_str_in_output").value_or(false);
-  params->speculate = fields.Bool("speculate").value_or(true);
-  params->ignore_eos = fields.Bool("ignore_eos").value_or(false);
-  params->min_tokens = fields.Integer("min_tokens").value_or(0);
-  params->skip_special = fields.Bool("skip_special_tokens").value_or(true);
-  if (const Json* ids = fields.Array("stop_token_ids")) {
-    for (const Json& id : *ids) {
-      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= api.model.vocab_size) {
-        Refuse("stop_token_ids",
-               "stop_token_ids: expected token ids from 0 to " + std::to_string(api.model.vocab_size - 1));
-      }
-      params->stop_ids.push_back(static_cast<TokenId>(id.get<int64_t>()));
-    }
-    std::sort(params->stop_ids.begin(), params->stop_ids.end());
-    params->stop_ids.erase(std::unique(params->stop_ids.begin(), params->stop_ids.end()), params->stop_ids.end());
-    if (params->stop_ids.size() > kMaxStopIds) {
-      Refuse("stop_token_ids", "stop_token_ids has " + std::to_string(params->stop_ids.size()) +
-                                   " different ids; at most " + std::to_string(kMaxStopIds));
-    }
-  }
-  fields.RefuseUnlessEmpty("use_beam_search", "sample, with n for several choices");
-  fields.RefuseUnlessEmpty("logits_processors", "use logit_bias");
-  fields.RefuseUnlessEmpty("bad_words", "use logit_bias");
-  fields.RefuseUnlessEmpty("truncate_prompt_tokens", "send a prompt that fits");
-  const Status status = ValidateSampling(s, api.model.vocab_size);
-  if (!status.ok()) throw ApiError(400, status.message());
-}
-
-ReplyOptions ReadReplyOptions(const Fields& fields) {
-  ReplyOptions options;
-  options.stream = fields.Bool("stream").value_or(false);
-  if (const Json* stream = fields.Object("stream_options")) {
-    if (!options.stream) Refuse("stream_options", "stream_options needs stream: true");
-    const Fields in(*stream, "stream_options");
-    options.include_usage = in.Bool("include_usage").value_or(false);
-    options.continuous_usage = in.Bool("continuous_usage_stats").value_or(false) && options.include_usage;
-  }
-  options.timings = fields.Bool("timings_per_token").value_or(false);
-  options.progress = fields.Bool("return_progress").value_or(false) && options.stream;
-  options.n = static_cast<int>(fields.Integer("n").value_or(1));
-  if (const auto best_of = fields.Integer("best_of"); best_of && *best_of != options.n) {
-    Refuse("best_of", "best_of other than n is not supported");
-  }
-  return options;
 }
 
 void AddSequences(Job* job, const SequenceSpec& first, int n) {

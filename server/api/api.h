@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -69,9 +70,14 @@ struct ReplyOptions {
   bool continuous_usage = false;  // usage in every chunk
   bool timings = false;           // timings in every chunk, otherwise in the last chunk of each choice
   bool progress = false;          // chunks report the progress of the prompt
+  bool token_ids = false;         // adds the ids of the prompt and the reply
   int n = 1;                      // choices per prompt
 };
 ReplyOptions ReadReplyOptions(const Fields& fields);
+// Returns the value of max_tokens under one of these names, or `otherwise`. A negative value means no limit. Throws
+// ApiError 400 if two of them differ.
+std::optional<int64_t> ReadMaxTokens(const Fields& fields, std::initializer_list<const char*> names,
+                                     std::optional<int64_t> otherwise = std::nullopt);
 // Adds one sequence per choice, each with its own seed. All share the parameters and the prompt of `first`.
 void AddSequences(Job* job, const SequenceSpec& first, int n);
 std::vector<std::string> ReadStops(const Fields& fields, const char* name);
@@ -153,6 +159,9 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange);
 void ServeCountTokens(const Api& api, const ExchangePtr& exchange);
 void ServeResponses(const Api& api, const ExchangePtr& exchange);
 void ServeStoredResponse(const Api& api, const ExchangePtr& exchange);
+void ServeCompactResponse(const Api& api, const ExchangePtr& exchange);
+void ServeResponseTokens(const Api& api, const ExchangePtr& exchange);
+void ServeInputItems(const Api& api, const ExchangePtr& exchange);
 void ServeDeleteResponse(const Api& api, const ExchangePtr& exchange);
 void ServeModels(const Api& api, const ExchangePtr& exchange);
 void ServeTokenize(const Api& api, const ExchangePtr& exchange);

@@ -7,7 +7,7 @@
 namespace dsv4::server {
 
 // The body of each route, named by the function that reads it (api.h).
-extern const BodySpec kChatBody, kCompletionsBody, kResponsesBody, kMessagesBody, kCountTokensBody, kTokenizeBody,
-    kDetokenizeBody, kChatRenderBody, kCompletionsRenderBody;
+extern const BodySpec kChatBody, kCompletionsBody, kResponsesBody, kResponsesPromptBody, kMessagesBody,
+    kCountTokensBody, kTokenizeBody, kDetokenizeBody, kChatRenderBody, kCompletionsRenderBody;
 
 }  // namespace dsv4::server

@@ -6,6 +6,7 @@
 #include "server/api/body_fields.h"
 #include "server/api/chat_input.h"
 #include "server/api/output_form.h"
+#include "server/api/reasoning.h"
 #include "server/api/reply.h"
 
 namespace dsv4::server {
@@ -15,6 +16,9 @@ namespace {
 struct ChatOptions : ReplyOptions {
   bool logprobs = false;
   std::vector<std::string> custom_tools;  // names
+  ReasoningPlace reasoning = ReasoningPlace::kField;
+  std::string echo;                                                  // the content begins with it
+  std::shared_ptr<const std::vector<TokenId>> prompt_ids = nullptr;  // set with token_ids
 };
 
 class ChatReply : public Reply {
@@ -32,6 +36,9 @@ class ChatReply : public Reply {
     std::string reasoning, content;
     Json calls = Json::array();
     std::vector<OutputToken> tokens;  // with their log-probabilities
+    std::vector<TokenId> ids;
+    bool echoed = false;
+    bool in_think_tag = false;
     Json stop_reason;
     FinishReason finish = FinishReason::kNone;
     bool role_sent = false;
@@ -68,6 +75,8 @@ class ChatReply : public Reply {
     choice.finish = output.finish;
     if (!output.matched_stop.empty()) choice.stop_reason = output.matched_stop;
     if (output.matched_id) choice.stop_reason = *output.matched_id;
+    ShapeContent(output, choice);
+    if (options_.token_ids) choice.ids = IdsOf(output, std::move(choice.ids));
     if (stream_) return Stream(output, choice);
     for (OutputDelta& delta : output.deltas) {
       switch (delta.kind) {
@@ -89,6 +98,31 @@ class ChatReply : public Reply {
       }
     }
     if (options_.logprobs) std::move(output.tokens.begin(), output.tokens.end(), std::back_inserter(choice.tokens));
+  }
+
+  // Puts the echo and the reasoning into the content, or hides the reasoning, as the request wants it.
+  void ShapeContent(StepOutput& output, Choice& choice) const {
+    const bool begins = !options_.echo.empty() && !choice.echoed && output.counts.completion > 0;
+    if (!begins && options_.reasoning == ReasoningPlace::kField) return;
+    std::vector<OutputDelta> deltas;
+    const auto add = [&](std::string text) {
+      deltas.push_back({.kind = OutputDelta::Kind::kContent, .text = std::move(text)});
+    };
+    if (begins) add(options_.echo);
+    choice.echoed = choice.echoed || begins;
+    const auto close_tag = [&] {
+      if (std::exchange(choice.in_think_tag, false)) add("</think>");
+    };
+    for (OutputDelta& delta : output.deltas) {
+      if (delta.kind != OutputDelta::Kind::kReasoning || options_.reasoning == ReasoningPlace::kField) {
+        close_tag();
+        deltas.push_back(std::move(delta));
+      } else if (options_.reasoning == ReasoningPlace::kContent) {
+        add((std::exchange(choice.in_think_tag, true) ? "" : "<think>") + delta.text);
+      }
+    }
+    if (output.finish == FinishReason::kStop || output.finish == FinishReason::kToolCalls) close_tag();
+    output.deltas = std::move(deltas);
   }
 
   // One chunk per step and choice, so that clients that count chunks get correct counts.
@@ -133,7 +167,8 @@ class ChatReply : public Reply {
     const bool ended = output.finish != FinishReason::kNone;
     const bool tells = !reasoning.empty() || !content.empty() || !calls.empty();
     const bool reads = options_.progress && output.counts.completion == 0 && output.counts.read > 0;
-    const bool wanted = tells || reads || (!output.tokens.empty() && (options_.logprobs || options_.continuous_usage));
+    const bool counted = options_.logprobs || options_.continuous_usage || options_.token_ids;
+    const bool wanted = tells || reads || (!output.tokens.empty() && counted);
     if (wanted || (ended && !choice.role_sent)) {
       if (!choice.role_sent) {
         delta["role"] = "assistant";
@@ -154,9 +189,11 @@ class ChatReply : public Reply {
     if (options_.logprobs && !last && output.counts.completion > 0)
       choice["logprobs"] = {{"content", LogprobsToJson(api_.tokenizer, output.tokens)}, {"refusal", nullptr}};
     choice["finish_reason"] = last ? Json(FinishReasonName(output.finish)) : Json(nullptr);
-    const Json& stop_reason = choices_[static_cast<size_t>(output.index)].stop_reason;
-    if (last && !stop_reason.is_null()) choice["stop_reason"] = stop_reason;
+    Choice& state = choices_[static_cast<size_t>(output.index)];
+    if (last && !state.stop_reason.is_null()) choice["stop_reason"] = state.stop_reason;
+    if (options_.token_ids) choice["token_ids"] = std::exchange(state.ids, {});
     Json chunk = {{"choices", Json::array({std::move(choice)})}};
+    if (options_.token_ids && !std::exchange(prompt_sent_, true)) chunk["prompt_token_ids"] = *options_.prompt_ids;
     if (options_.progress && output.counts.completion == 0)
       chunk["prompt_progress"] = ProgressToJson(output.counts, output.times);
     if (last || options_.timings) chunk["timings"] = TimingsToJson(output.counts, output.times);
@@ -180,6 +217,7 @@ class ChatReply : public Reply {
       return Raw("data: [DONE]\n\n");
     }
     Json whole = Head("chat.completion");
+    if (options_.token_ids) whole["prompt_token_ids"] = *options_.prompt_ids;
     whole["choices"] = Json::array();
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& c = choices_[i];
@@ -201,6 +239,7 @@ class ChatReply : public Reply {
         choice["logprobs"] = {{"content", LogprobsToJson(api_.tokenizer, c.tokens)}, {"refusal", nullptr}};
       choice["finish_reason"] = FinishReasonName(c.finish);
       if (!c.stop_reason.is_null()) choice["stop_reason"] = c.stop_reason;
+      if (options_.token_ids) choice["token_ids"] = c.ids;
       whole["choices"].push_back(std::move(choice));
     }
     whole["usage"] = UsageToJson(usage_.Total());
@@ -213,7 +252,19 @@ class ChatReply : public Reply {
   const std::string id_;
   const int64_t created_;
   const std::string chunk_head_;
+  bool prompt_sent_ = false;
 };
+
+// Returns the beginning of the content, which the reply continues.
+std::string EchoOf(const ChatInput& input) {
+  if (!input.continue_last) {
+    Refuse("echo",
+           "echo repeats the message that the reply continues, and the last message is not from the assistant; "
+           "leave it out, or end messages with an assistant message");
+  }
+  const ChatInput last{.messages = Json::array({input.messages.back()}), .continue_last = true};
+  return ToChatRequest(last).messages.back().content;
+}
 
 }  // namespace
 
@@ -233,22 +284,16 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   if (top && *top > 0 && !options.logprobs) Refuse("top_logprobs", "top_logprobs needs logprobs: true");
   if (options.logprobs)
     params.sampling.top_logprobs = static_cast<int>(std::min(top.value_or(0), api.model.vocab_size));
-  const auto max_tokens = fields.Integer("max_tokens");
-  const auto max_completion = fields.Integer("max_completion_tokens");
-  if (max_tokens && max_completion && *max_tokens != *max_completion) {
-    Refuse("max_tokens", "max_tokens and max_completion_tokens differ; send only one of them");
-  }
-  fields.RefuseUnlessEmpty("functions", "use tools");
-  fields.RefuseUnlessEmpty("function_call", "use tool_choice");
-  fields.RefuseUnlessEmpty("prompt_logprobs", "use /v1/completions with echo and logprobs");
-  fields.RefuseUnlessEmpty("audio", "this model reads and writes text only");
+  const auto max_tokens = ReadMaxTokens(fields, {"max_tokens", "max_completion_tokens", "n_predict", "max_new_tokens"});
+  options.reasoning = ReadReasoningPlace(fields);
   const OutputForm form = ReadResponseFormat(fields);
   const ChatInput input = ReadChatInput(api, fields, form, &params, &options.custom_tools);
+  if (fields.Bool("echo").value_or(false)) options.echo = EchoOf(input);
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
-  const int64_t most = LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion,
-                                   ErrorForm::kOpenAi, "messages");
+  const int64_t most = LimitTokens(api, prompt.ids->size(), max_tokens, ErrorForm::kOpenAi, "messages");
+  if (options.token_ids) options.prompt_ids = prompt.ids;
 
   const auto job = std::make_shared<Job>();
   AddSequences(job.get(),

@@ -8,6 +8,7 @@
 #include "server/api/content.h"
 #include "server/api/history.h"
 #include "server/api/output_form.h"
+#include "server/api/reasoning.h"
 
 namespace dsv4::server {
 
@@ -185,67 +186,6 @@ void ReadChatToolChoice(const Fields& fields, const Json& tools, GenerationParam
     params->required_calls = {name};
     params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(false);
   }
-}
-
-// Reads thinking: {type} (DeepSeek), reasoning_effort (OpenAI), chat_template_kwargs (vLLM), enable_thinking (Qwen).
-Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* params) {
-  Reasoning r = DefaultReasoning(api);
-  std::optional<bool> asked;
-  if (const auto effort = fields.Text("reasoning_effort")) {
-    if (*effort == "none") {
-      r.thinking = false;
-    } else {
-      r.effort = MapEffort(api, *effort, "reasoning_effort");
-      asked = true;
-    }
-  }
-  if (const Json* reasoning = fields.Object("reasoning")) {  // OpenRouter's form
-    const Fields in(*reasoning, "reasoning");
-    if (const auto effort = in.Text("effort")) {
-      if (*effort == "none")
-        asked = false;
-      else
-        r.effort = MapEffort(api, *effort, "reasoning.effort"), asked = true;
-    }
-    if (const auto on = in.Bool("enabled")) asked = *on;
-    if (const auto budget = in.Integer("max_tokens", 1)) params->thinking_budget = *budget;
-  }
-  if (const Json* kwargs = fields.Object("chat_template_kwargs")) {
-    const Fields in(*kwargs, "chat_template_kwargs");
-    if (const auto effort = in.Text("reasoning_effort"); effort && *effort != "none") {
-      r.effort = MapEffort(api, *effort, "chat_template_kwargs.reasoning_effort");
-    } else if (effort) {
-      asked = false;
-    }
-    for (const char* name : {"thinking", "enable_thinking"}) {
-      if (const auto on = in.Bool(name)) asked = *on;
-    }
-  }
-  if (const auto on = fields.Get("enable_thinking") == nullptr ? std::nullopt : fields.Bool("enable_thinking"))
-    asked = *on;
-  if (const Json* thinking = fields.Get("thinking")) {
-    if (thinking->is_boolean()) {
-      asked = thinking->get<bool>();
-    } else {
-      const Fields in(*thinking, "thinking");
-      const std::string type = in.Text("type").value_or("");
-      if (type != "enabled" && type != "disabled" && type != "adaptive") {
-        Refuse("thinking", "thinking.type is \"" + type + "\"; expected enabled or disabled");
-      }
-      asked = type != "disabled";
-      if (const auto budget = in.Integer("budget_tokens", 1)) params->thinking_budget = *budget;
-    }
-  }
-  if (const auto budget = fields.Integer("thinking_budget")) params->thinking_budget = *budget;
-  if (asked) r.thinking = *asked;
-  return r;
-}
-
-// The encoder's own option, at the top level or where vLLM and SGLang have it.
-bool ReadDropThinking(const Fields& fields) {
-  const Json* kwargs = fields.Object("chat_template_kwargs");
-  const auto inner = kwargs == nullptr ? std::nullopt : Fields(*kwargs, "chat_template_kwargs").Bool("drop_thinking");
-  return inner.value_or(fields.Bool("drop_thinking").value_or(true));
 }
 
 }  // namespace

@@ -13,12 +13,14 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int64_t kMaxCompletions = 1024;      // choices of one request
-constexpr size_t kMaxEcho = size_t{32} << 20;  // bytes of prompts in a reply, counted once per choice
+constexpr int64_t kMaxCompletions = 1024;          // choices of one request
+constexpr size_t kMaxEcho = size_t{32} << 20;      // bytes of prompts in a reply, counted once per choice
+constexpr size_t kMaxPromptIds = size_t{1} << 20;  // ids of prompts in a reply, counted once per choice
 
 struct CompletionOptions : ReplyOptions {
   bool echo = false;
   bool logprobs = false;
+  std::vector<std::shared_ptr<const std::vector<TokenId>>> prompt_ids = {};  // of each prompt, with token_ids
 };
 
 int64_t CodePoints(std::string_view text) {
@@ -52,8 +54,9 @@ class CompletionReply : public Reply {
     int64_t offset = 0;  // in code points
     FinishReason finish = FinishReason::kNone;
     Json stop_reason;
+    std::vector<TokenId> ids;
     bool any_token = false;  // the log-probabilities have at least one token
-    bool echoed = false;
+    bool echoed = false, prompt_sent = false;
   };
 
   void Append(const OutputToken& token, bool known, Choice& choice, Logprobs* out) const {
@@ -95,6 +98,12 @@ class CompletionReply : public Reply {
     return options_.echo ? prompt_texts_[index / static_cast<size_t>(options_.n)] : "";
   }
 
+  void SetIds(size_t index, bool with_prompt, std::vector<TokenId> ids, Json* choice) const {
+    if (!options_.token_ids) return;
+    (*choice)["token_ids"] = std::move(ids);
+    if (with_prompt) (*choice)["prompt_token_ids"] = *options_.prompt_ids[index / static_cast<size_t>(options_.n)];
+  }
+
   static Json ToJson(Logprobs l) {
     return {{"text_offset", std::move(l.text_offset)},
             {"token_logprobs", std::move(l.token_logprobs)},
@@ -117,6 +126,7 @@ class CompletionReply : public Reply {
     if (output.matched_id) choice.stop_reason = *output.matched_id;
     if (!stream_) {
       choice.text += output.text;
+      if (options_.token_ids) choice.ids = IdsOf(output, std::move(choice.ids));
       if (!options_.logprobs) return;
       std::move(output.prompt.begin(), output.prompt.end(), std::back_inserter(choice.prompt));
       std::move(output.tokens.begin(), output.tokens.end(), std::back_inserter(choice.tokens));
@@ -125,17 +135,18 @@ class CompletionReply : public Reply {
     Logprobs logprobs;
     if (options_.logprobs) logprobs = Collect(output.prompt, output.tokens, choice);
     std::string text;
-    if (!choice.echoed) text = EchoOf(static_cast<size_t>(output.index));
-    choice.echoed = true;
+    const bool first = !std::exchange(choice.echoed, true);
+    if (first) text = EchoOf(static_cast<size_t>(output.index));
     text += output.text;
     const bool ended = output.finish != FinishReason::kNone;
-    const bool counted = options_.continuous_usage && !output.tokens.empty();
+    const bool counted = (options_.continuous_usage || options_.token_ids) && !output.tokens.empty();
     const bool reads = options_.progress && output.counts.completion == 0 && output.counts.read > 0;
     if (text.empty() && logprobs.tokens.empty() && !ended && !counted && !reads) return;
     Json chunk, one = {{"index", output.index}, {"text", std::move(text)}, {"logprobs", nullptr}};
     if (!logprobs.tokens.empty()) one["logprobs"] = ToJson(std::move(logprobs));
     one["finish_reason"] = ended ? Json(FinishReasonName(output.finish)) : Json(nullptr);
     if (ended && !choice.stop_reason.is_null()) one["stop_reason"] = choice.stop_reason;
+    SetIds(static_cast<size_t>(output.index), !std::exchange(choice.prompt_sent, true), IdsOf(output, {}), &one);
     chunk["choices"] = Json::array({std::move(one)});
     if (reads) chunk["prompt_progress"] = ProgressToJson(output.counts, output.times);
     if (ended || options_.timings) chunk["timings"] = TimingsToJson(output.counts, output.times);
@@ -166,6 +177,7 @@ class CompletionReply : public Reply {
       if (options_.logprobs) choice["logprobs"] = ToJson(Collect(c.prompt, c.tokens, c));
       choice["finish_reason"] = FinishReasonName(c.finish);
       if (!c.stop_reason.is_null()) choice["stop_reason"] = c.stop_reason;
+      SetIds(i, /*with_prompt=*/true, std::move(c.ids), &choice);
       whole["choices"].push_back(std::move(choice));
     }
     whole["usage"] = UsageToJson(usage_.Total());
@@ -196,10 +208,14 @@ Ids ReadIds(const Api& api, const Json& list, const std::string& path) {
   return ids;
 }
 
+// DeepSeek's form of a prompt with a hole: the model writes the text of the hole.
+constexpr std::string_view kFimBegin = "<｜fim▁begin｜>", kFimHole = "<｜fim▁hole｜>", kFimEnd = "<｜fim▁end｜>";
+
 // One prompt of a request: a text, which the server encodes, or ids.
 struct Prompt {
   Ids ids;
   std::shared_ptr<const RenderedPrompt> text = nullptr;
+  TextRange before_hole = {};  // of `text`, with a suffix
 };
 
 [[noreturn]] void RefuseCompletions(int64_t n) {
@@ -214,7 +230,16 @@ class PromptReader {
       : api_(api),
         remembered_(remembered),
         tenant_(TenantOf(api, exchange->request())),
-        add_special_(fields.Bool("add_special_tokens").value_or(true)) {}
+        suffix_(fields.Text("suffix").value_or("")),
+        add_special_(fields.Bool("add_special_tokens").value_or(true)) {
+    if (suffix_.empty()) return;
+    for (const std::string_view mark : {kFimBegin, kFimHole, kFimEnd}) {
+      if (!api.tokenizer.FindToken(mark)) {
+        Refuse("suffix", "suffix is not supported: this model's tokenizer has no token " + std::string(mark) +
+                             "; send the prompt alone");
+      }
+    }
+  }
 
   // Reads a text, ids, or an array of either.
   std::vector<Prompt> Read(const Json* prompt) const {
@@ -228,6 +253,10 @@ class PromptReader {
     } else {
       if (remembered_ && static_cast<int64_t>(prompt->size()) > kMaxCompletions)
         RefuseCompletions(static_cast<int64_t>(prompt->size()));
+      if (prompt->size() * suffix_.size() > kMaxEcho) {
+        Refuse("suffix", "suffix would be added to prompts as more than " + std::to_string(kMaxEcho) +
+                             " bytes; send fewer prompts or a shorter suffix");
+      }
       for (const Json& item : *prompt)
         prompts.push_back(ReadOne(item, "prompt[" + std::to_string(prompts.size()) + "]"));
     }
@@ -239,23 +268,44 @@ class PromptReader {
   Prompt ReadOne(const Json& prompt, const std::string& path) const {
     if (prompt.is_string()) return Encode(prompt.get_ref<const std::string&>());
     if (!prompt.is_array()) Refuse(path, path + " must be a string or an array of token ids");
+    if (!suffix_.empty()) Refuse("suffix", "suffix needs a prompt that is a text, and " + path + " has token ids");
     return {.ids = ReadIds(api_, prompt, path)};
   }
 
-  // Special tokens in the text are recognized, because it is a whole prompt.
+  // Special tokens in the text are recognized, because it is a whole prompt; but not around a hole.
   Prompt Encode(const std::string& text) const {
     const TokenId bos = api_.model.bos_token_id;
     const std::string_view spelling = api_.tokenizer.TokenBytes(bos);
-    const bool add = add_special_ && !spelling.empty() && !text.starts_with(spelling);
-    auto rendered = std::make_shared<const RenderedPrompt>(
-        RenderedPrompt{.text = (add ? std::string(spelling) : "") + text});
-    if (!remembered_) return {.ids = api_.tokenizer.Encode(rendered->text)};
-    return {.ids = api_.scheduler.EncodePrompt(tenant_, *rendered), .text = rendered};
+    const bool add = add_special_ && !spelling.empty() && !(suffix_.empty() && text.starts_with(spelling));
+    RenderedPrompt prompt{.text = add ? std::string(spelling) : ""};
+    Prompt result;
+    if (suffix_.empty()) {
+      prompt.text += text;
+    } else {
+      result.before_hole = AddAfter(kFimBegin, text, &prompt);
+      AddAfter(kFimHole, suffix_, &prompt);
+      prompt.text += kFimEnd;
+    }
+    result.text = std::make_shared<const RenderedPrompt>(std::move(prompt));
+    const EncodeOptions options = EncodeOptionsOf(*result.text, api_.options.special_tokens_in_content);
+    result.ids = remembered_ ? api_.scheduler.EncodePrompt(tenant_, *result.text)
+                             : api_.tokenizer.Encode(result.text->text, options);
+    return result;
+  }
+
+  // Adds a mark and the client's text after it, and returns the place of the text.
+  static TextRange AddAfter(std::string_view mark, const std::string& text, RenderedPrompt* prompt) {
+    prompt->text += mark;
+    const TextRange range{prompt->text.size(), prompt->text.size() + text.size()};
+    prompt->text += text;
+    if (!text.empty()) prompt->content_ranges.push_back(range);
+    return range;
   }
 
   const Api& api_;
   const bool remembered_;
   const std::string tenant_;
+  const std::string suffix_;  // "": none
   const bool add_special_;
 };
 
@@ -299,10 +349,12 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
     params.sampling.top_logprobs = top;
     if (options.echo) params.prompt_logprobs = top;
   }
-  fields.RefuseUnlessEmpty("suffix", "the model was not trained to insert text");
-  fields.RefuseUnlessEmpty("prompt_logprobs", "use echo with logprobs");
   GrammarPlan plan = PlanForm(api, ReadResponseFormat(fields), Json::array(), &params);
-  const auto max_tokens = fields.Integer("max_tokens");
+  const auto max_tokens = ReadMaxTokens(fields, {"max_tokens", "n_predict", "max_new_tokens"}, 16);
+  const bool has_hole = !fields.Text("suffix").value_or("").empty();
+  if (has_hole && options.echo && logprobs)
+    Refuse("suffix",
+           "suffix cannot be used with echo and logprobs: the prompt has marks around the hole; leave echo out");
 
   std::vector<Prompt> prompts = PromptReader(api, exchange, fields).Read(fields.Get("prompt"));
   const auto total = static_cast<int64_t>(prompts.size()) * options.n;
@@ -310,22 +362,27 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   const auto job = std::make_shared<Job>();
   const auto shared = std::make_shared<GenerationParams>(std::move(params));
   std::vector<std::string> texts;
-  size_t echoed = 0;
+  size_t echoed = 0, ids_told = 0;
   for (Prompt& prompt : prompts) {
-    const int64_t most = LimitTokens(api, prompt.ids.size(), max_tokens.value_or(16), ErrorForm::kOpenAi, "prompt");
+    const int64_t most = LimitTokens(api, prompt.ids.size(), max_tokens, ErrorForm::kOpenAi, "prompt");
+    const TextRange before = prompt.before_hole;
     if (options.echo) {
-      texts.push_back(Decode(api.tokenizer, prompt.ids, shared->skip_special));
+      texts.push_back(has_hole ? prompt.text->text.substr(before.begin, before.end - before.begin)
+                               : Decode(api.tokenizer, prompt.ids, shared->skip_special));
       echoed += texts.back().size() * static_cast<size_t>(options.n);
       if (echoed > kMaxEcho)
         Refuse("echo", "echo would repeat more than " + std::to_string(kMaxEcho) +
                            " bytes of prompts; send fewer or shorter prompts");
     }
-    AddSequences(job.get(),
-                 {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)),
-                  .params = shared,
-                  .text = prompt.text,
-                  .max_tokens = most},
-                 options.n);
+    const auto ids = std::make_shared<const Ids>(std::move(prompt.ids));
+    if (options.token_ids) {
+      options.prompt_ids.push_back(ids);
+      ids_told += ids->size() * static_cast<size_t>(options.n);
+      if (ids_told > kMaxPromptIds)
+        Refuse("return_token_ids", "return_token_ids would return more than " + std::to_string(kMaxPromptIds) +
+                                       " ids of prompts; send fewer or shorter prompts");
+    }
+    AddSequences(job.get(), {.prompt = ids, .params = shared, .text = prompt.text, .max_tokens = most}, options.n);
   }
   const auto reply = std::make_shared<CompletionReply>(api, exchange, options, job->sequences.size(), std::move(texts),
                                                        shared->skip_special);

@@ -36,7 +36,8 @@ Json FieldSchema(const FieldSpec& field) {
       break;
     case FieldKind::kRefused:
       schema["deprecated"] = true;
-      schema["description"] = "Not supported: refused unless it is null, false, 0 or empty.";
+      schema["description"] = std::string("Not supported: ") + field.help +
+                              ". A value that changes nothing is accepted.";
       return schema;
   }
   const bool whole = field.kind == FieldKind::kInteger;

@@ -7,6 +7,7 @@
 #include "server/structured/formats.h"
 #include "server/structured/grammar.h"
 #include "server/structured/schema.h"
+#include "server/structured/structural_tag.h"
 
 namespace dsv4::server {
 
@@ -47,6 +48,13 @@ OutputForm ReadSchema(const Fields& fields, const std::string& param, bool alway
   return {.format = JsonFormat(schema), .shown = schema, .param = param};
 }
 
+// Reads {type: json_object}, which some engines take with a schema.
+OutputForm ReadObject(const Fields& fields, const std::string& param) {
+  const Json* schema = fields.Get("schema");
+  if (schema == nullptr || schema->empty()) return {.format = AnyObjectFormat(), .shown = {}, .param = param};
+  return ReadSchema(fields, param, false);
+}
+
 void CheckStrictTool(const Json& tool) {
   const Json& function = tool["function"];
   if (!IsStrict(tool) || !function.contains("parameters")) return;
@@ -73,36 +81,87 @@ Json ChoiceFormat(const Json& choices, const std::string& param) {
   return {{"type", "or"}, {"elements", std::move(elements)}};
 }
 
-// Reads vLLM's fields: one of json, json_object, regex, choice, grammar.
-OutputForm ReadGuide(const Fields& fields, const std::string& prefix) {
-  OutputForm form;
-  int given = 0;
-  const auto name = [&](const char* kind) { return prefix + kind; };
-  const auto set = [&](const std::string& kind, Json format) {
-    form.format = std::move(format);
-    form.param = fields.Path(kind.c_str());
-    ++given;
+// Calls `read` with the value of a field that may be JSON or its text. Does not copy JSON, which may be large.
+template <typename Read>
+void ReadJsonOrText(const Fields& fields, const char* name, const Read& read) {
+  const Json* value = fields.Get(name);
+  if (value == nullptr || *value == "") return;
+  const std::string param = fields.Path(name);
+  if (!value->is_string()) return read(*value, param);
+  const auto parse = [&] {
+    try {
+      return ParseJson(value->get_ref<const std::string&>());
+    } catch (const ApiError& error) {
+      Refuse(param, param + " is a text that cannot be read as JSON: " + error.what());
+    }
   };
-  const auto set_schema = [&](const Json& schema) {
-    CheckSchemaSize(schema, fields.Path(name("json").c_str()));
-    set(name("json"), JsonFormat(schema));
-  };
-  if (const Json* schema = fields.Get(name("json").c_str())) {
-    schema->is_string() ? set_schema(ParseJson(schema->get_ref<const std::string&>()).root()) : set_schema(*schema);
+  read(parse().root(), param);
+}
+
+// Collects the form from all fields that may set it. A request may send one of them.
+class FormReader {
+ public:
+  void Set(const std::string& param, Json format, Json shown = {}) {
+    if (!form_.format.is_null()) {
+      Refuse(param, param + " and " + form_.param + " both set the form of the output; send only one of them");
+    }
+    form_ = {.format = std::move(format), .shown = std::move(shown), .param = param};
   }
-  if (fields.Bool(name("json_object").c_str()).value_or(false)) set(name("json_object"), AnyObjectFormat());
-  if (const auto regex = fields.Text(name("regex").c_str())) {
-    set(name("regex"), {{"type", "regex"}, {"pattern", *regex}});
+
+  void Schema(const Fields& fields, const char* name) {
+    ReadJsonOrText(fields, name, [&](const Json& schema, const std::string& param) {
+      CheckSchemaSize(schema, param);
+      Set(param, JsonFormat(schema));
+    });
   }
-  if (const auto grammar = fields.Text(name("grammar").c_str())) {
-    set(name("grammar"), {{"type", "grammar"}, {"grammar", *grammar}});
+  // `type` and `member`: the format that takes the text.
+  void Text(const Fields& fields, const char* name, const char* type, const char* member) {
+    const auto text = fields.Text(name);
+    if (text && !text->empty()) Set(fields.Path(name), {{"type", type}, {member, *text}});
   }
-  if (const Json* choices = fields.Array(name("choice").c_str())) {
-    set(name("choice"), ChoiceFormat(*choices, fields.Path(name("choice").c_str())));
+  void Tag(const Fields& fields, const char* name) {
+    ReadJsonOrText(fields, name, [&](const Json& tag, const std::string& param) {
+      CheckSchemaSize(tag, param);
+      Set(param, TagFormat(tag, param));
+    });
   }
-  if (given > 1)
-    Refuse(form.param, form.param + " and another field both set the form of the output; send only one of them");
-  return form;
+  void Choice(const Fields& fields, const char* name) {
+    if (const Json* choices = fields.Array(name)) Set(fields.Path(name), ChoiceFormat(*choices, fields.Path(name)));
+  }
+  void AnyObject(const Fields& fields, const char* name) {
+    if (fields.Bool(name).value_or(false)) Set(fields.Path(name), AnyObjectFormat());
+  }
+
+  OutputForm Finish() { return std::move(form_); }
+
+ private:
+  OutputForm form_;
+};
+
+// vLLM's object of forms.
+void ReadStructuredOutputs(const Fields& in, FormReader* form) {
+  form->Schema(in, "json");
+  form->AnyObject(in, "json_object");
+  form->Text(in, "regex", "regex", "pattern");
+  form->Text(in, "grammar", "grammar", "grammar");
+  form->Choice(in, "choice");
+  form->Tag(in, "structural_tag");
+  for (const char* name : {"whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"})
+    in.RefuseUnlessEmpty(name, "white space in JSON has a bound, and schemas decide about additional properties");
+}
+
+// Fields of bodies: vLLM's older fields, and the fields of SGLang and llama.cpp.
+void ReadGuides(const Fields& body, FormReader* form) {
+  form->Schema(body, "guided_json");
+  form->AnyObject(body, "guided_json_object");
+  form->Text(body, "guided_regex", "regex", "pattern");
+  form->Text(body, "guided_grammar", "grammar", "grammar");
+  form->Choice(body, "guided_choice");
+  form->Schema(body, "json_schema");
+  form->Text(body, "regex", "regex", "pattern");
+  form->Text(body, "ebnf", "grammar", "grammar");
+  form->Text(body, "grammar", "grammar", "grammar");
+  form->Tag(body, "structural_tag");
 }
 
 // Follows all schemas. If that cannot be compiled, follows only those of strict tools.
@@ -154,33 +213,31 @@ void SetGrammar(const GrammarPlan& plan, const std::shared_ptr<const Grammar>& g
 }  // namespace
 
 OutputForm ReadResponseFormat(const Fields& body) {
-  OutputForm form;
+  FormReader form;
   if (const Json* given = body.Object("response_format")) {
     const Fields format(*given, "response_format");
     const std::string type = format.Text("type").value_or("");
     if (type == "json_object") {
-      form = {.format = AnyObjectFormat(), .shown = {}, .param = "response_format"};
+      OutputForm object = ReadObject(format, "response_format");
+      form.Set(object.param, std::move(object.format), std::move(object.shown));
     } else if (type == "json_schema") {
       const Json* inner = format.Object("json_schema");
       if (inner == nullptr) Refuse("response_format.json_schema", "response_format.json_schema is missing");
-      form = ReadSchema(Fields(*inner, "response_format.json_schema"), "response_format", false);
+      const Fields in(*inner, "response_format.json_schema");
+      OutputForm schema = ReadSchema(in, "response_format", false);
+      form.Set(schema.param, std::move(schema.format), std::move(schema.shown));
+    } else if (type == "structural_tag") {
+      CheckSchemaSize(*given, "response_format");
+      form.Set("response_format", TagFormat(*given, "response_format"));
     } else if (type != "text") {
       Refuse("response_format.type",
-             "response_format.type is \"" + type + "\"; expected text, json_object or json_schema");
+             "response_format.type is \"" + type + "\"; expected text, json_object, json_schema or structural_tag");
     }
   }
-  for (OutputForm guide : {ReadGuide(body, "guided_"), [&] {
-                             const Json* nested = body.Object("structured_outputs");
-                             return nested == nullptr ? OutputForm()
-                                                      : ReadGuide(Fields(*nested, "structured_outputs"), "");
-                           }()}) {
-    if (guide.format.is_null()) continue;
-    if (!form.format.is_null())
-      Refuse(guide.param,
-             guide.param + " and " + form.param + " both set the form of the output; send only one of them");
-    form = std::move(guide);
-  }
-  return form;
+  if (const Json* nested = body.Object("structured_outputs"))
+    ReadStructuredOutputs(Fields(*nested, "structured_outputs"), &form);
+  ReadGuides(body, &form);
+  return form.Finish();
 }
 
 OutputForm ReadTextFormat(const Fields& body) {
@@ -189,7 +246,7 @@ OutputForm ReadTextFormat(const Fields& body) {
   if (given == nullptr) return {};
   const Fields format(*given, "text.format");
   const std::string type = format.Text("type").value_or("text");
-  if (type == "json_object") return {.format = AnyObjectFormat(), .shown = {}, .param = "text.format"};
+  if (type == "json_object") return ReadObject(format, "text.format");
   if (type == "json_schema") return ReadSchema(format, "text.format", false);
   if (type != "text") {
     Refuse("text.format.type", "text.format.type is \"" + type + "\"; expected text, json_object or json_schema");

@@ -113,6 +113,7 @@ void Reply::TakeAll(std::vector<StepOutput>& outputs) {
   if (num_open_ > 0) return Flush();
   over_ = true;
   End();
+  if (end_error_) return SendFailure(*end_error_);
   if (stream_) {
     Flush();
     exchange_->FinishStream();

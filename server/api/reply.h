@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,8 @@ class Reply : public std::enable_shared_from_this<Reply> {
   virtual void Take(StepOutput& output) = 0;
   virtual void AfterStep() {}  // called after every output of a step has been taken
   virtual void End() = 0;      // called when all sequences have ended
+  // For End: the reply is this error.
+  void EndWith(ApiError error) { end_error_ = std::move(error); }
 
   virtual std::string ErrorEvent(const ApiError& error);
   virtual HeaderList Headers() const { return {}; }
@@ -57,6 +60,13 @@ class Reply : public std::enable_shared_from_this<Reply> {
   const ExchangePtr exchange_;
   const ErrorForm form_;
   const bool stream_;
+  // Returns `ids` and the ids of an output, EOS and stop ids included.
+  static std::vector<TokenId> IdsOf(const StepOutput& output, std::vector<TokenId> ids) {
+    for (const OutputToken& token : output.tokens) ids.push_back(token.id);
+    if (output.end_id) ids.push_back(*output.end_id);
+    return ids;
+  }
+
   UsageSum usage_;     // of the outputs given to Take, including the current one
   std::string whole_;  // JSON, set by End() if the reply is not streamed
 
@@ -73,6 +83,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   size_t num_open_;
   std::once_flag started_;
   bool over_ = false;
+  std::optional<ApiError> end_error_;
   bool with_logprobs_ = false;
   int64_t logprobs_ = 0;  // number that is kept, or of this step only
   std::string pending_;

@@ -7,10 +7,15 @@
 #include "server/api/content.h"
 #include "server/api/history.h"
 #include "server/api/responses_tools.h"
+#include "server/api/sealed_text.h"
 
 namespace dsv4::server {
 
 namespace {
+
+constexpr const char* kCompactionTrigger = "compaction_trigger";
+constexpr const char*
+    kCompacted = "The conversation before this message was replaced by this summary, which the assistant wrote:\n\n";
 
 std::string Join(const Json* list, const char* between) {
   std::string all;
@@ -57,8 +62,10 @@ class InputReader {
     if (type == "message") return AddMessage(item, path);
     if (type == "reasoning") return AddReasoning(item, path);
     if (AddCallOrOutput(item, type, path) || AddRunElsewhere(item, type)) return;
-    if (type == "mcp_list_tools") return;  // the tools themselves are in `tools`
+    if (type == "mcp_list_tools") return;    // the tools themselves are in `tools`
+    if (type == kCompactionTrigger) return;  // it sets the kind of the reply
     if (type == "compaction" || type == "compaction_summary") {
+      if (const auto text = OpenSealedText(TextOr(item, "encrypted_content", ""))) return AddCompaction(*text);
       const std::string summary = TextOr(item, "summary", "");
       return AddNote(summary.empty() ? "[earlier turns were compacted by another service and cannot be read here]"
                                      : summary);
@@ -114,11 +121,17 @@ class InputReader {
     Json& open = OpenReply();
     open["content"] = open["content"].get<std::string>() + text;
   }
+  // The summary was written by this server's model for the turns that the client has left out.
+  void AddCompaction(const std::string& summary) {
+    CloseReply();
+    messages_.push_back({{"role", "user"}, {"content", std::string(kCompacted) + summary}});
+  }
   void AddNote(const std::string& note) { AddText(note + "\n"); }
 
   void AddReasoning(const Fields& item, const std::string& path) {
     std::string text;
     if (const Json* content = item.Array("content")) text = ReadParts(*content, path + ".content");
+    if (text.empty()) text = OpenSealedText(TextOr(item, "encrypted_content", "")).value_or("");
     if (const Json* summary = item.Array("summary"); text.empty() && summary != nullptr) {
       text = ReadParts(*summary, path + ".summary");
     }
@@ -224,6 +237,25 @@ Json KeptItems(const Fields& fields) {
     }
   }
   return items;
+}
+
+Json ListedItem(Json item, const std::string& id) {
+  if (!item.is_object()) item = {{"type", "message"}, {"role", "user"}, {"content", Dump(item)}};
+  if (!item.contains("type")) item["type"] = "message";
+  if (!item.contains("id")) item["id"] = id;
+  if (item["type"] != "message") return item;
+  if (item.contains("content") && item["content"].is_string()) {
+    const bool by_assistant = item.value("role", Json()) == "assistant";
+    item["content"] = Json::array({{{"type", by_assistant ? "output_text" : "input_text"}, {"text", item["content"]}}});
+  }
+  if (!item.contains("status")) item["status"] = "completed";
+  return item;
+}
+
+bool EndsInTrigger(const Fields& fields) {
+  const Json* given = fields.Get("input");
+  return given != nullptr && given->is_array() && !given->empty() && given->back().is_object() &&
+         given->back().value("type", Json()) == kCompactionTrigger;
 }
 
 Json ReadResponsesInput(const Fields& fields, const Json* before) {

@@ -6,6 +6,8 @@
 
 namespace dsv4::server {
 
+std::string EncodeBase64(std::string_view bytes);
+
 // Decodes base64 up to the first character that is not part of its alphabet. Skips line ends.
 std::string DecodeBase64(std::string_view text);
 

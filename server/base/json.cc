@@ -133,6 +133,23 @@ bool MendSurrogates(std::string* text) {
   return found;
 }
 
+bool IsEmpty(const Json& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number()) return value.get<double>() == 0;
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.empty();
+}
+
+// For a field that is refused.
+bool ChangesNothing(const FieldSpec& field, const Json& value) {
+  if (field.neutral != nullptr) {
+    const Json values = Json::parse(field.neutral);
+    return std::find(values.begin(), values.end(), value) != values.end();
+  }
+  const double number = value.is_number() ? value.get<double>() : 0;
+  return IsEmpty(value) || (value.is_number() && number >= field.low && number <= field.high);
+}
+
 // Clears containers from the leaves up, because freeing an empty container needs no memory.
 void Dismantle(Json& json) {
   if (json.is_array()) {
@@ -221,6 +238,15 @@ Fields::Fields(const Json& object, std::string path, const BodySpec* spec)
     : object_(object), path_(std::move(path)), spec_(spec) {
   if (!object.is_object()) {
     Refuse(path_, (path_.empty() ? "the body" : path_) + " is " + Show(object) + "; expected an object");
+  }
+  if (spec == nullptr) return;
+  for (const auto& fields : spec->parts()) {
+    for (const FieldSpec& field : fields) {
+      if (field.kind != FieldKind::kRefused) continue;
+      const Json* value = Get(field.name);
+      if (value != nullptr && !ChangesNothing(field, *value))
+        Refuse(Path(field.name), Path(field.name) + " is not supported: " + field.help);
+    }
   }
 }
 
@@ -320,14 +346,9 @@ std::optional<double> Fields::Number(const char* name) const {
   return Number(name, SpecOf(name).low, SpecOf(name).high);
 }
 
-void Fields::RefuseUnlessEmpty(const char* name, const std::string& why) const {
-  const Json* value = Get(name, FieldKind::kRefused);
-  if (value == nullptr) return;
-  if (value->is_boolean() && !value->get<bool>()) return;
-  if (value->is_number() && value->get<double>() == 0) return;
-  if (value->is_string() && value->get_ref<const std::string&>().empty()) return;
-  if ((value->is_array() || value->is_object()) && value->empty()) return;
-  Refuse(Path(name), Path(name) + " is not supported: " + why);
+void Fields::RefuseUnlessEmpty(const char* name, const std::string& remedy) const {
+  const Json* value = Get(name);
+  if (value != nullptr && !IsEmpty(*value)) Refuse(Path(name), Path(name) + " is not supported: " + remedy);
 }
 
 }  // namespace dsv4::server

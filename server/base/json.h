@@ -61,15 +61,17 @@ size_t DumpSize(const Json& json);
 // Returns the shortest decimal number that reads back as this float.
 Json FloatToJson(float value);
 
-// The type of a body's field. kAny: several types, which the field's reader checks. kRefused: a known field that is not
-// supported.
+// The type of a body's field. kAny: several types, which the field's reader checks. kRefused: a field of other servers
+// that this server does not have.
 enum class FieldKind : uint8_t { kBool, kInteger, kNumber, kText, kArray, kObject, kAny, kRefused };
 
 struct FieldSpec {
   const char* name;
   FieldKind kind;
-  const char* help;
-  double low = 0, high = 0;  // for numbers; 1e30 or more: no bound
+  const char* help;          // kRefused: what to do without it
+  double low = 0, high = 0;  // for numbers; 1e30 or more: no bound. kRefused: numbers that change nothing, next to 0
+  // kRefused: a JSON array of the values that change nothing. Null: false, 0, "" and empty arrays and objects.
+  const char* neutral = nullptr;
 };
 
 // The fields of a body, as tables that several bodies share. The tables must outlive it.
@@ -82,15 +84,15 @@ class BodySpec {
   const FieldSpec* Find(std::string_view name) const;
 
  private:
-  std::array<std::span<const FieldSpec>, 8> parts_;
+  std::array<std::span<const FieldSpec>, 12> parts_;
   size_t size_;
 };
 
 // The members of an object; null counts as missing. Every method throws ApiError 400 that names the field.
 class Fields {
  public:
-  // `spec`: the body's table. Reading a field that is not in it, or reading it as another type, throws std::logic_error
-  // (a programming mistake).
+  // `spec`: the body's table. Refuses the fields that are kRefused there, unless their value changes nothing. Reading a
+  // field that is not in the table, or reading it as another type, throws std::logic_error (a programming mistake).
   Fields(const Json& object, std::string path, const BodySpec* spec = nullptr);
 
   const Json* Get(const char* name) const;
@@ -108,9 +110,9 @@ class Fields {
   const Json* Array(const char* name) const;
   const Json* Object(const char* name) const;
 
-  // For options that are known but not supported. Refuses any value except null, false, 0, "" and empty arrays and
-  // objects.
-  void RefuseUnlessEmpty(const char* name, const std::string& why) const;
+  // Refuses a member that is set, with what to do without it. Null, false, 0, "" and empty arrays and objects change
+  // nothing.
+  void RefuseUnlessEmpty(const char* name, const std::string& remedy) const;
 
  private:
   const FieldSpec& SpecOf(const char* name) const;

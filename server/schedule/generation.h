@@ -31,6 +31,8 @@ struct GenerationParams {
   std::vector<std::string> stops;
   bool include_stop = false;  // the stop string is part of the text
   bool skip_special = true;
+  // The tokens that the reply may have, one bit per token (bit id % 32 of word id / 32); null: all.
+  std::shared_ptr<const std::vector<uint32_t>> allowed_ids;
   int prompt_logprobs = -1;  // >= 0: log-probabilities of the prompt's tokens, and of the n most likely ones
   bool progress = false;     // outputs tell how far the prompt is read, before there is a token
 
@@ -86,6 +88,7 @@ struct StepOutput {
   FinishReason finish = FinishReason::kNone;
   std::string matched_stop;           // the stop string that ended it
   std::optional<TokenId> matched_id;  // the stop id that ended it; not EOS
+  std::optional<TokenId> end_id;      // EOS or the stop id that ended it
   Status error;                       // with kError
   TokenCounts counts;                 // so far
   SequenceTimes times;

@@ -42,6 +42,7 @@ Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const Scheduler
       cache_(engine, tokenizer, metrics, WithWake(options.prefix_cache)),
       expert_watch_(engine, metrics, options.count_experts_file, options.counted_experts, options.count_experts_every),
       dsml_marker_(tokenizer.FindToken(kDsmlMarker)),
+      end_think_(tokenizer.FindToken("</think>")),
       user_marker_(tokenizer.FindToken(kUserMarker)) {
   step_begin_ = Clock::now();
   admission_limit_ = options_.max_running;

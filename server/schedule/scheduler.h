@@ -173,6 +173,7 @@ class Scheduler {
   PrefixCache cache_;
   ExpertWatch expert_watch_;
   const std::optional<TokenId> dsml_marker_;  // the token that marks tags of tool calls
+  const std::optional<TokenId> end_think_;    // the token that ends reasoning
   const std::optional<TokenId> user_marker_;  // the token in front of what a user says
 
   // Of the engine's thread.

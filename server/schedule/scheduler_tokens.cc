@@ -57,7 +57,8 @@ Sampler& Scheduler::SamplerOf(const Sequence& s) {
 
 // Whether Allowed may say anything for the next token.
 bool Scheduler::IsHeld(const Sequence& s) {
-  return s.constraint || s.matcher != nullptr || s.out.counts.completion < s.params.min_tokens;
+  return s.constraint || s.matcher != nullptr || s.params.allowed_ids != nullptr ||
+         s.out.counts.completion < s.params.min_tokens;
 }
 
 // The tokens that may come next, a bit each; empty: all.
@@ -66,9 +67,14 @@ std::span<const uint32_t> Scheduler::Allowed(Sequence& s) const {
   if (s.constraint) allowed = s.constraint->Allowed();
   if (s.matcher != nullptr) allowed = s.matcher->allowed();
   // A text that is complete may have nothing but its end left.
-  if (s.out.counts.completion >= s.params.min_tokens || (s.matcher != nullptr && s.matcher->complete())) return allowed;
+  const bool may_end = s.out.counts.completion >= s.params.min_tokens ||
+                       (s.matcher != nullptr && s.matcher->complete());
+  const std::vector<uint32_t>* listed = s.params.allowed_ids.get();
+  if (may_end && listed == nullptr) return allowed;
   s.allowed.assign(static_cast<size_t>(engine_.info().vocab_size + 31) / 32, ~0u);
   std::copy(allowed.begin(), allowed.end(), s.allowed.begin());
+  for (size_t i = 0; listed != nullptr && i < listed->size(); ++i) s.allowed[i] &= (*listed)[i];
+  if (may_end) return s.allowed;
   const auto forbid = [&](TokenId id) { s.allowed[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32)); };
   for (const TokenId id : engine_.info().eos_token_ids) forbid(id);
   for (const TokenId id : s.params.stop_ids) forbid(id);
@@ -81,7 +87,7 @@ void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
   const bool reasoned = s.writer.in_reasoning();
   ++s.out.counts.completion;
   ++step_metrics_.generated_tokens;
-  if (reasoned) ++s.out.counts.reasoning;
+  if (reasoned && id != end_think_) ++s.out.counts.reasoning;
   if (!s.has_token) {
     s.has_token = true;
     s.first_token = now;
@@ -96,10 +102,11 @@ void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
   if (std::find(eos.begin(), eos.end(), id) != eos.end() && (!s.params.ignore_eos || s.matcher != nullptr)) {
     // What the grammar is for comes after the reasoning.
     if (reasoned && s.params.content_grammar != nullptr) return Force(s, std::string(kEndThink));
+    s.out.end_id = id;
     return End(s, FinishReason::kStop);
   }
   if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) {
-    s.out.matched_id = id;
+    s.out.matched_id = s.out.end_id = id;
     return End(s, FinishReason::kStop);
   }
   s.ids.push_back(id);

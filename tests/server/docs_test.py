@@ -77,7 +77,7 @@ class Pages(ServerTestCase):
         on_page = set()
         for row in rows(section(ROUTES, "Routes")):
             on_page |= {re.sub(r"^(GET|POST|DELETE) ", "", code) for code in codes(row[0]) if "/" in code}
-        on_page = {re.sub(r"/(ID|NAME)$", "/{}", route) for route in on_page}
+        on_page = {re.sub(r"/(ID|NAME)(?=/|$)", "/{}", route) for route in on_page}
         served = {re.sub(r"\{\w+\}", "{}", path) for path in self.server.get("/openapi.json").json["paths"]}
         self.assertEqual(on_page, served - {"/favicon.ico"})
 

@@ -8,7 +8,8 @@ from support import SUM, Server, ServerTestCase, main
 
 # Valid bodies, to which the test adds one field at a time.
 BODIES = {"/v1/chat/completions": {"messages": SUM, "max_tokens": 1}, "/v1/completions": {"prompt": "a", "max_tokens": 1},
-          "/v1/responses": {"input": "a", "max_output_tokens": 1}, "/v1/messages": {"messages": SUM, "max_tokens": 1},
+          "/v1/responses": {"input": "a", "max_output_tokens": 1}, "/v1/responses/compact": {"input": "a"},
+          "/v1/responses/input_tokens": {"input": "a"}, "/v1/messages": {"messages": SUM, "max_tokens": 1},
           "/v1/messages/count_tokens": {"messages": SUM}, "/v1/chat/completions/render": {"messages": SUM},
           "/v1/completions/render": {"prompt": "a"}, "/tokenize": {"prompt": "a"}, "/detokenize": {"tokens": [5]}}
 WRONG = {"boolean": "x", "integer": "x", "number": "x", "string": 5, "array": "x", "object": "x"}
@@ -55,7 +56,7 @@ class OpenApi(ServerTestCase):
                     if path == "/tokenize" and name not in ("model", "prompt", "add_special_tokens"):
                         body.pop("prompt", None)
                         body.setdefault("messages", SUM)
-                    if name == "top_logprobs":
+                    if name == "top_logprobs" and path == "/v1/chat/completions":
                         body["logprobs"] = True
                     reply = self.server.post(path, body)
                     self.assertEqual(reply.status, 400, (path, name, value, reply.body))

@@ -10,6 +10,35 @@
 namespace dsv4::server {
 namespace {
 
+TEST(JsonFields, RefusesFieldsOfOthersUnlessTheyChangeNothing) {
+  static constexpr FieldSpec kTable[] = {
+      {"plain", FieldKind::kRefused, "use x"},
+      {"ratio", FieldKind::kRefused, "use y", 1, 1},
+      {"modes", FieldKind::kRefused, "use z", 0, 0, R"([["text"], false])"},
+      {"taken", FieldKind::kText, "A text."},
+  };
+  const BodySpec spec = {kTable};
+  const auto why = [&](const char* text) -> std::string {
+    try {
+      const JsonDocument document = ParseJson(text);
+      const Fields fields(document.root(), "", &spec);
+      return "";
+    } catch (const ApiError& error) {
+      return error.param + "|" + error.what();
+    }
+  };
+  for (const char* text : {"{}", R"({"plain": null, "ratio": null, "modes": null})", R"({"plain": 0, "ratio": 0})",
+                           R"({"plain": "", "ratio": 1.0, "modes": ["text"]})", R"({"plain": [], "modes": false})",
+                           R"({"plain": {}})", R"({"plain": false, "taken": "x", "unknown": 5})"}) {
+    EXPECT_EQ(why(text), "") << text;
+  }
+  for (const char* value : {"1", "true", "\"x\"", "[0]", "{\"a\": null}", "-1e-9"})
+    EXPECT_EQ(why(("{\"plain\": " + std::string(value) + "}").c_str()), "plain|plain is not supported: use x") << value;
+  EXPECT_EQ(why(R"({"ratio": 1.5})"), "ratio|ratio is not supported: use y");
+  for (const char* value : {"[]", "{}", "0", "\"\"", "[\"text\", \"audio\"]"})
+    EXPECT_EQ(why(("{\"modes\": " + std::string(value) + "}").c_str()), "modes|modes is not supported: use z") << value;
+}
+
 TEST(JsonFields, NamesThePathAndTheRange) {
   const Json json = ParseJson(R"({"a": {"n": 1.0, "big": 1e30, "s": 5}})").root();
   const Fields fields(json["a"], "a");
