@@ -382,7 +382,8 @@ class Chat {
       TakeBack();
       return;
     }
-    OutputParser parser(request_.thinking);
+    // Without tools the text of a call is text. The reply ends at a token, not at the text of one.
+    OutputParser parser({.thinking = request_.thinking, .calls = !request_.tools.empty(), .eos_text = false});
     WriteReply(prompt, logits, parser);
 
     const ParsedMessage& parsed = parser.message();

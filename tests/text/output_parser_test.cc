@@ -11,84 +11,29 @@
 #include "dsv4/json_text.h"
 #include "text/brief.h"
 #include "text/json_value.h"
+#include "text/output_pieces.h"
 
 namespace dsv4 {
 namespace {
 
 using test::Brief;
+using test::Calls;
+using test::Invoke;
 using test::kEos;
-
-std::string Param(const std::string& name, const std::string& flag, const std::string& value) {
-  return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + flag + "\">" + value + "</｜DSML｜parameter>\n";
-}
-std::string Invoke(const std::string& name, const std::string& parameters) {
-  return "<｜DSML｜invoke name=\"" + name + "\">\n" + parameters + "</｜DSML｜invoke>\n";
-}
-std::string Calls(const std::string& invokes) { return "<｜DSML｜tool_calls>\n" + invokes + "</｜DSML｜tool_calls>"; }
-
-// Assembles a message from deltas alone and checks their order.
-class Collector {
- public:
-  void Take(const std::vector<OutputDelta>& deltas) {
-    for (const OutputDelta& d : deltas) {
-      using Kind = OutputDelta::Kind;
-      switch (d.kind) {
-        case Kind::kReasoning:
-          message_.reasoning_content += d.text;
-          break;
-        case Kind::kContent:
-          message_.content += d.text;
-          break;
-        case Kind::kToolCallBegin:
-          EXPECT_FALSE(open_);
-          EXPECT_EQ(d.index, static_cast<int>(message_.tool_calls.size()));
-          message_.tool_calls.push_back({.id = "", .name = d.text, .arguments = ""});
-          open_ = true;
-          break;
-        case Kind::kToolCallArguments:
-          EXPECT_TRUE(open_);
-          EXPECT_EQ(d.index, static_cast<int>(message_.tool_calls.size()) - 1);
-          EXPECT_FALSE(d.text.empty());
-          message_.tool_calls.back().arguments += d.text;
-          break;
-        case Kind::kToolCallEnd:
-          EXPECT_TRUE(open_);
-          open_ = false;
-          break;
-      }
-    }
-  }
-  ParsedMessage Result(const OutputParser& parser) {
-    EXPECT_FALSE(open_);
-    message_.cut_off = parser.message().cut_off;
-    EXPECT_EQ(Brief(message_), Brief(parser.message()));
-    return message_;
-  }
-
- private:
-  ParsedMessage message_;
-  bool open_ = false;
-};
-
-ParsedMessage ParsePieces(const std::vector<std::string_view>& pieces, bool thinking) {
-  OutputParser parser(thinking);
-  Collector collector;
-  for (const std::string_view piece : pieces) collector.Take(parser.Push(piece));
-  collector.Take(parser.Finish());
-  return collector.Result(parser);
-}
+using test::Param;
+using test::ParsePieces;
 
 // Whole, in two parts split at every byte, byte by byte, and in pieces of 2, 3 and 5: always the same.
 void ExpectParse(std::string_view text, bool thinking, const std::string& expected) {
   EXPECT_EQ(Brief(ParseOutput(text, thinking)), expected) << text;
   for (size_t cut = 0; cut <= text.size(); ++cut) {
-    ASSERT_EQ(Brief(ParsePieces({text.substr(0, cut), text.substr(cut)}, thinking)), expected)
+    ASSERT_EQ(Brief(ParsePieces({text.substr(0, cut), text.substr(cut)}, {.thinking = thinking})), expected)
         << text << " cut at " << cut;
   }
   for (const size_t n : {1, 2, 3, 5}) {
     std::vector<std::string_view> pieces;
     for (size_t at = 0; at < text.size(); at += n) pieces.push_back(text.substr(at, n));
-    ASSERT_EQ(Brief(ParsePieces(pieces, thinking)), expected) << text << " in pieces of " << n;
+    ASSERT_EQ(Brief(ParsePieces(pieces, {.thinking = thinking})), expected) << text << " in pieces of " << n;
   }
 }
 
@@ -104,7 +49,7 @@ TEST(OutputParser, ReasoningAndContent) {
   ExpectThinking("", "||");
   ExpectThinking("\n", "||");
   ExpectThinking("r</think></think>c", "r|c|");
-  ExpectThinking("r</think>c\n</think>\nd", "r|c\n\nd|");
+  ExpectThinking("r</think>c\n</think>\nd", "r|c\n</think>\nd|");  // a reply that mentions the tag
   ExpectThinking("<think>\nr</think>c", "r|c|");
   ExpectThinking("\n<think>r</think>c", "r|c|");
   ExpectThinking("<think><think>r</think>c", "<think>r|c|");
@@ -123,8 +68,9 @@ TEST(OutputParser, EosEndsTheOutput) {
   ExpectContent(Calls(Invoke("f", Param("k", "true", "v"))) + kEos, "|f({\"k\": \"v\"})");
   ExpectContent(
       "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"k\" string=\"true\">v" + kEos,
-      "|f({\"k\": \"v\"})!");
-  ExpectContent("<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f" + kEos, "|!");
+      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"k\" string=\"true\">v|!");
+  ExpectContent("<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f" + kEos,
+                "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f|!");
 }
 
 TEST(OutputParser, PartialTagsAreHeldBackAndReleased) {
@@ -133,10 +79,11 @@ TEST(OutputParser, PartialTagsAreHeldBackAndReleased) {
   ExpectContent("<｜end▁of▁sent", "<｜end▁of▁sent|");
   OutputParser parser(false);
   EXPECT_EQ(parser.Push("a\n\n<｜DS")[0].text, "a");
-  EXPECT_TRUE(parser.Push("ML｜tool_calls").empty());
+  EXPECT_TRUE(parser.Push("ML｜tool_calls>\n<｜DSML｜invoke").empty());
   EXPECT_TRUE(parser.in_content());
-  EXPECT_TRUE(parser.Push(">").empty());
+  EXPECT_TRUE(parser.Push(" ").empty());
   EXPECT_FALSE(parser.in_content());
+  EXPECT_TRUE(parser.in_calls());
 }
 
 TEST(OutputParser, ToolCalls) {
@@ -186,8 +133,6 @@ TEST(OutputParser, Keys) {
   key(" string= mode ", " string= mode ");
   key("", "");
   key("中", "中");
-  key("a\"b", "a\\\"b");
-  ExpectContent(Calls(Invoke("f", Param("k", "false", "1") + Param("k", "false", "2"))), "|f({\"k\": 1, \"k\": 2})");
 }
 
 TEST(OutputParser, JsonValues) {
@@ -198,6 +143,7 @@ TEST(OutputParser, JsonValues) {
   value("1.50", "1.50");
   value("\"s\"", "\"s\"");
   value("{\"a\":[1,2]}", "{\"a\":[1,2]}");
+  value("\n [1]\n", "[1]");
   value("not json", "\"not json\"");
   value("NaN", "\"NaN\"");
   value("[1,", "\"[1,\"");
@@ -208,32 +154,108 @@ TEST(OutputParser, JsonValues) {
   ExpectContent(Calls(Invoke("f", untyped + "five</｜DSML｜parameter>\n")), "|f({\"k\": \"five\"})");
 }
 
+// A text that is cut off in a call is text. Calls whose end alone is missing are complete.
 TEST(OutputParser, MissingEnds) {
   const std::string open = "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n";
-  const std::string parameter = "<｜DSML｜parameter name=\"k\" string=\"true\">v";
-  ExpectContent("<｜DSML｜tool_calls>", "|");
-  ExpectContent(open, "|f({})!");
-  ExpectContent(open + "<｜DSML｜parameter name=\"k", "|f({})!");
-  ExpectContent(open + parameter, "|f({\"k\": \"v\"})!");
-  ExpectContent(open + parameter + "</｜DSML｜par", "|f({\"k\": \"v\"})!");
-  ExpectContent(open + "<｜DSML｜parameter name=\"k\" string=\"false\">[1, 2", "|f({\"k\": \"[1, 2\"})!");
-  ExpectContent(open + parameter + "</｜DSML｜parameter>\n</｜DSML｜invoke>\n", "|f({\"k\": \"v\"})");
-  ExpectContent(open + parameter + "</｜DSML｜parameter>\n</｜DSML｜tool_calls>", "|f({\"k\": \"v\"})");
-  ExpectContent(open + parameter + "</｜DSML｜invoke>\n</｜DSML｜tool_calls>", "|f({\"k\": \"v\"})");
-  ExpectContent(open + parameter + "\n" + parameter + "</｜DSML｜parameter>\n", "|f({\"k\": \"v\\n\", \"k\": \"v\"})!");
-  ExpectContent(open + parameter + Invoke("g", ""), "|f({\"k\": \"v\"})g({})");
-  ExpectContent(open + Invoke("g", ""), "|f({})g({})");
+  const std::string parameter = "<｜DSML｜parameter name=\"k\" string=\"true\">v", end = "</｜DSML｜parameter>\n";
+  ExpectContent("<｜DSML｜tool_calls>", "<｜DSML｜tool_calls>|");
+  for (const std::string& text :
+       {open, open + "<｜DSML｜parameter name=\"k", open + parameter, open + parameter + end,
+        open + parameter + "</｜DSML｜par", open + Param("k", "false", "[1, 2").substr(0, 50)}) {
+    ExpectContent("c\n\n" + text, "c\n\n" + text + "|!");
+  }
+  const std::string call = "|f({\"k\": \"v\"})";
+  ExpectContent(open + parameter + end + "</｜DSML｜invoke>\n", call);
+  ExpectContent(open + parameter + end + "</｜DSML｜invoke>", call);
+  ExpectContent(open + parameter + end + "</｜DSML｜invoke>\n</｜DSML｜tool_ca", call);
+  ExpectContent(open + parameter + end + "</｜DSML｜tool_calls>", call);
+  ExpectContent(open + parameter + end + Invoke("g", ""), call + "g({})");
+  for (const std::string& text :
+       {open + parameter + "</｜DSML｜invoke>\n</｜DSML｜tool_calls>", open + parameter + "\n" + parameter + end,
+        open + parameter + Invoke("g", ""), open + Invoke("g", ""),
+        Calls(Invoke("f", Param("k", "true", "v"))).substr(0, 90) + Invoke("g", "")}) {
+    ExpectContent(text, text + "|");
+  }
 }
 
 TEST(OutputParser, UnusualBlocks) {
-  ExpectContent("c\n" + Invoke("f", Param("k", "true", "v")), "c|f({\"k\": \"v\"})");  // no frame
-  ExpectContent(Calls("words " + Invoke("f", "words " + Param("k", "true", "v") + "words ") + "words"),
-                "|f({\"k\": \"v\"})");
-  ExpectContent(Calls(Invoke("", Param("k", "true", "v")) + Invoke("g", "")), "|g({})");
-  ExpectContent(Calls(Param("k", "true", "v") + Invoke("g", "")), "|g({})");
-  ExpectContent(Calls(Invoke("f", "")) + "\n\ntext after" + Calls(Invoke("g", "")), "|f({})");
-  ExpectContent(Calls("<｜DSML｜invoke name=\"f\" >\n" + Param("k", "true", "v") + "</｜DSML｜invoke>"),
-                "|f({\"k\": \"v\"})");
+  const std::string param = Param("k", "true", "v"), call = "|f({\"k\": \"v\"})";
+  ExpectContent("c\n" + Invoke("f", param), "c" + call);  // no frame
+  ExpectContent("c\n\n<｜DSML｜toolcalls>\n" + Invoke("f", param) + "</｜DSML｜tool_calls>", "c" + call);
+  ExpectContent("c\n\n<｜DSM｜tool_calls>\n" + Invoke("f", param) + "</｜DSML｜tool_calls>", "c" + call);
+  ExpectContent("c\n\n｜DSML｜tool_calls>\n" + Invoke("f", param) + "</｜DSML｜function_calls>", "c" + call);
+  ExpectContent(Calls(Invoke("f", param)) + "\n\ntext after", call);
+  ExpectContent(Calls(Invoke("f", param)) + "\n\n" + Calls(Invoke("g", "")), call + "g({})");
+  ExpectContent(Calls("<｜DSML｜invoke name=\"f\" >\n" + param + "</｜DSML｜invoke>"), call);
+  const auto one = [&](const std::string& tag) {
+    ExpectContent(Calls("<｜DSML｜invoke name=\"f\">\n" + tag + "v</｜DSML｜parameter>\n</｜DSML｜invoke>\n"), call);
+  };
+  one("<｜DSML｜parameter string=\"true\" name=\"k\">");
+  one("<｜DSML｜parameter name='k' string='true'>");
+  one("<｜DSML｜parameter name=\"k\" string=\"True\">");
+  one("<｜DSML｜parameter name = \"k\"string=\"true\" >");
+  one("<｜DSML｜parameter name=\"k\" type=\"string\" string=\"true\">");
+  ExpectContent(Calls("<｜DSML｜invoke name=\"f\">\n{\"k\": \"v\"}\n</｜DSML｜invoke>\n"), call);
+}
+
+// Nothing of a malformed block is a call, also no call in it that is well-formed.
+TEST(OutputParser, MalformedBlocksAreText) {
+  const std::string param = Param("k", "true", "v"), good = Invoke("g", param);
+  const auto body = [](const std::string& text) { return Invoke("f", text); };
+  for (const std::string& call : {
+           body("words " + param),
+           body(param + "words"),
+           body(param + param),
+           body("{\"k\": 1, \"k\": 2}"),
+           body("{\"k\": 1"),
+           body("{\"k\": 1}" + param),
+           body("<parameter name=\"k\" string=\"true\">v</parameter>\n"),
+           body("<｜DSML｜parameter name=\"k\" string=\"yes\">v</｜DSML｜parameter>\n"),
+           body("<｜DSML｜parameter name=\"k\" name=\"l\">v</｜DSML｜parameter>\n"),
+           body("<｜DSML｜parameter name=\"k\" value=\"v\"></｜DSML｜parameter>\n"),
+           body("<｜DSML｜parameter name=\"k\"\" string=\"true\">v</｜DSML｜parameter>\n"),
+           body("<｜DSML｜parameter name=\"k string=\"true\">v</｜DSML｜parameter>\n"),
+           body("<｜DSML｜parameter string=\"true\">v</｜DSML｜parameter>\n"),
+           body("<｜DSML｜parameter name=k string=\"true\">v</｜DSML｜parameter>\n"),
+           body("<｜DSML｜parametre name=\"k\" string=\"true\">v</｜DSML｜parameter>\n"),
+           body(Param("k", "true", "a</｜DSML｜parameter>b")),
+           body(Param("k", "true", "a</｜DSML｜invoke>b")),
+           body(Param("k", "true", param)),
+           Invoke("", param),
+           param,
+           std::string("<｜DSML｜invoke>\n") + param + "</｜DSML｜invoke>\n",
+           std::string("<｜DSML｜invoke name=\"f\" k=\"v\">\n</｜DSML｜invoke>\n"),
+           std::string("<｜DSML｜invoke name=\"f {\nk: v\n</｜DSML｜invoke>\n"),
+       }) {
+    if (call != param) ExpectContent(call + good, call + good + "|");
+    ExpectContent("c\n\n" + Calls(good + call + good), "c\n\n" + Calls(good + call + good) + "|");
+    const std::string text = Calls(call + good) + "\n\n" + Calls(good);
+    if (call != param)
+      ExpectThinking("r\n" + text + "</think>c\n\n" + Calls(good), "r\n" + text + "|c|g({\"k\": \"v\"})");
+  }
+  ExpectContent(Calls(""), Calls("") + "|");
+  // The value ends with what looks like the end of the block.
+  const std::string ends = Calls(body(Param("k", "true", Calls(body(Param("k", "true", "x"))).substr(95) + "y")));
+  ExpectContent(ends, ends + "|");
+}
+
+TEST(OutputParser, TextAboutCallsIsText) {
+  for (const std::string text : {
+           "The model writes <｜DSML｜tool_calls> first, then <｜DSML｜invoke name=\"NAME\">. That is all.",
+           "The marker is `｜DSML｜`; tags are `<｜DSML｜invoke`, `<｜DSML｜parameter` and `</｜DSML｜tool_calls>`.",
+           "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"$NAME\">\n...\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>\nis a "
+           "block.",
+           "The block:\n```\n<｜DSML｜tool_calls>\n...\n</｜DSML｜tool_calls>\n```\nholds calls.",
+           "So it ends: </｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+       }) {
+    ExpectContent(text, text + "|");
+  }
+  const std::string call = Calls(Invoke("f", Param("k", "true", "v")));
+  ExpectContent("Like so:\n```\n" + call + "\n```\nThat is all.", "Like so:\n```\n" + call + "\n```\nThat is all.|");
+  ExpectContent("```\nls\n```\n\n" + call, "```\nls\n```|f({\"k\": \"v\"})");
+  ExpectContent("```\nls\n\n" + call, "```\nls|f({\"k\": \"v\"})");
+  ExpectContent("Tags: <｜DSML｜tool_calls>, and so on.\n\n" + call,
+                "Tags: <｜DSML｜tool_calls>, and so on.|f({\"k\": \"v\"})");
 }
 
 TEST(OutputParser, OtherVersionsBlocksStayText) {
@@ -255,7 +277,8 @@ TEST(OutputParser, DeltasOfWholeCharactersAreWholeCharacters) {
     }
     at += n;
   }
-  EXPECT_TRUE(parser.done());
+  parser.Finish();
+  EXPECT_EQ(parser.message().tool_calls.size(), 1u);
 }
 
 TEST(OutputParser, ContentComesAtOnce) {
@@ -311,7 +334,7 @@ TEST(OutputParser, RandomTextsSplitAnywhere) {
       at += n;
     }
     const ParsedMessage whole = ParseOutput(text, thinking);
-    ASSERT_EQ(Brief(ParsePieces(pieces, thinking)), Brief(whole)) << text;
+    ASSERT_EQ(Brief(ParsePieces(pieces, {.thinking = thinking})), Brief(whole)) << text;
     for (const ToolCall& call : whole.tool_calls) {
       if (JsonQuote(call.arguments).find("\uFFFD") != std::string::npos) continue;  // not UTF-8, like the text
       const auto arguments = ParseJsonValue(call.arguments, {.python_constants = false});
