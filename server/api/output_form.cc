@@ -7,13 +7,16 @@
 #include "server/structured/formats.h"
 #include "server/structured/grammar.h"
 #include "server/structured/schema.h"
+#include "server/structured/signatures.h"
 #include "server/structured/structural_tag.h"
 
 namespace dsv4::server {
 
 namespace {
 
-constexpr size_t kMaxFormat = size_t{1} << 20;  // bytes of all schemas in a request
+constexpr size_t kMaxFormat = size_t{1} << 20;   // bytes of all schemas in a request
+constexpr size_t kMaxGuide = size_t{256} << 10;  // of tools whose calls need not follow a grammar
+constexpr double kGuideSeconds = 2;              // to compile one for them
 
 void CheckSize(size_t bytes, const std::string& what, const std::string& param) {
   if (bytes <= kMaxFormat) return;
@@ -166,18 +169,42 @@ void ReadGuides(const Fields& body, FormReader* form) {
 
 // Follows all schemas. If that cannot be compiled, follows only those of strict tools.
 template <typename MakeFormat>
-GrammarPlan PlanCalls(const MakeFormat& make, const std::string& param) {
-  GrammarPlan plan{.formats = {FormatText(make(true), param)}, .param = param};
-  if (std::string lenient = FormatText(make(false), param); lenient != plan.formats[0])
+GrammarPlan PlanCalls(const MakeFormat& make, const Json& tools, const std::string& param) {
+  GrammarPlan plan{.formats = {FormatText(make(true), param)}, .param = param, .exact = {AreExact(tools, true)}};
+  if (std::string lenient = FormatText(make(false), param); lenient != plan.formats[0]) {
     plan.formats.push_back(std::move(lenient));
+    plan.exact.push_back(AreExact(tools, false));
+  }
   return plan;
 }
 
 // For calls that the model begins by itself.
-GrammarPlan HoldCalls(const Json& tools, bool parallel) {
-  GrammarPlan plan = PlanCalls([&](bool all) { return CallsFormat(kCallsBegin, tools, parallel, all); }, "tools");
+GrammarPlan HoldCalls(const Json& tools, GenerationParams* params) {
+  GrammarPlan plan = PlanCalls([&](bool all) { return CallsFormat(kCallsBegin, tools, params->parallel_calls, all); },
+                               tools, "tools");
   plan.of_calls = true;
+  params->strict_calls = true;
   return plan;
+}
+
+bool HasSchema(const Json& tool) {
+  const Json& function = tool["function"];
+  const auto parameters = function.find("parameters");
+  return parameters != function.end() && parameters->is_object() && !parameters->empty();
+}
+
+// The same for tools that are not strict: their calls follow the schemas if a grammar can be made of them. A tool
+// without a schema takes any arguments.
+GrammarPlan GuideCalls(Json tools, bool parallel) {
+  if (std::none_of(tools.begin(), tools.end(), HasSchema) || DumpSize(tools) > kMaxGuide) return {};
+  for (Json& tool : tools) {
+    if (!HasSchema(tool)) tool["function"]["parameters"] = {{"type", "object"}};
+  }
+  return {.formats = {Dump(CallsFormat(kCallsBegin, tools, parallel, true))},
+          .param = "tools",
+          .of_calls = true,
+          .strict = false,
+          .exact = {AreExact(tools, true)}};
 }
 
 // Returns the named tools, or all tools if no name is given.
@@ -191,23 +218,25 @@ Json OfNames(const Json& tools, const std::vector<std::string>& names) {
   return some;
 }
 
-std::shared_ptr<const Grammar> Compile(const Api& api, const GrammarPlan& plan, const CancelFlag& cancelled) {
+void SetGrammar(const GrammarPlan& plan, size_t format, const std::shared_ptr<const Grammar>& grammar, Job* job) {
+  for (SequenceSpec& sequence : job->sequences) {
+    (plan.of_calls ? sequence.params->call_grammar : sequence.params->content_grammar) = grammar;
+    sequence.params->exact_calls = format < plan.exact.size() && plan.exact[format];
+  }
+}
+
+void Compile(const Api& api, const GrammarPlan& plan, const CancelFlag& cancelled, Job* job) {
   Status status;
-  for (const std::string& format : plan.formats) {
-    auto grammar = api.grammars->Compile(format, cancelled);
-    if (grammar.ok()) return std::move(*grammar);
+  for (size_t i = 0; i < plan.formats.size(); ++i) {
+    auto grammar = api.grammars->Compile(plan.formats[i], cancelled, plan.strict ? 0 : kGuideSeconds);
+    if (grammar.ok()) return SetGrammar(plan, i, *grammar, job);
     status = grammar.status();
     if (status.code() != StatusCode::kInvalidArgument) break;
   }
   if (status.code() == StatusCode::kCancelled) throw ApiError(503, "the request was cancelled");
+  if (!plan.strict) return;
   if (status.code() == StatusCode::kResourceExhausted) throw ApiError(503, status.message());
   Refuse(plan.param, plan.param + " cannot be made into a grammar: " + status.message());
-}
-
-void SetGrammar(const GrammarPlan& plan, const std::shared_ptr<const Grammar>& grammar, Job* job) {
-  for (SequenceSpec& sequence : job->sequences) {
-    (plan.of_calls ? sequence.params->call_grammar : sequence.params->content_grammar) = grammar;
-  }
 }
 
 }  // namespace
@@ -271,6 +300,7 @@ OutputForm ReadMessagesFormat(const Fields& body) {
 }
 
 GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_tools, GenerationParams* params) {
+  if (params->calls_allowed && !all_tools.empty()) params->signatures = SignaturesOf(all_tools);
   const Json tools = OfNames(all_tools, params->allowed_calls);
   const bool formed = !form.format.is_null();
   if (formed && api.grammars == nullptr) {
@@ -290,11 +320,11 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_too
       required.push_back(tool);
     }
     return PlanCalls([&](bool all) { return CallsFormat(std::string("\n\n") + kCallsBegin, required, parallel, all); },
-                     "tools");
+                     required, "tools");
   }
   const bool may_call = params->calls_allowed && !tools.empty();
   const bool some = tools.size() < all_tools.size();
-  if (some && !formed) return HoldCalls(tools, parallel);
+  if (some && !formed) return HoldCalls(tools, params);
   const bool strict = may_call && std::any_of(tools.begin(), tools.end(), IsStrict);
   if (formed) {
     params->plain_content = true;
@@ -304,31 +334,32 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_too
                    {"elements",
                     Json::array({form.format, CallsFormat(std::string("\n\n") + kCallsBegin, tools, parallel, all)})}});
     };
-    return PlanCalls(either, form.param);
+    return PlanCalls(either, tools, form.param);
   }
   if (strict) {
     for (const Json& tool : tools) CheckStrictTool(tool);
-    return HoldCalls(tools, parallel);
+    return HoldCalls(tools, params);
   }
-  return {};
+  return may_call ? GuideCalls(tools, parallel) : GrammarPlan();
 }
 
 void RunWithGrammar(const Api& api, const ExchangePtr& exchange, ErrorForm form, GrammarPlan plan,
                     const std::shared_ptr<Job>& job, std::function<void()> run) {
   if (plan.formats.empty()) return run();
   if (const auto known = api.grammars->Find(plan.formats[0])) {
-    SetGrammar(plan, known, job.get());
+    SetGrammar(plan, 0, known, job.get());
     return run();
   }
   const auto cancelled = std::make_shared<std::atomic<bool>>(false);
   if (api.compile_queue == nullptr) {
-    SetGrammar(plan, Compile(api, plan, cancelled), job.get());
+    Compile(api, plan, cancelled, job.get());
     return run();
   }
   exchange->OnClose([cancelled] { *cancelled = true; });
-  const auto compile = [&api, exchange, form, plan = std::move(plan), job, run = std::move(run), cancelled] {
+  const bool strict = plan.strict;
+  const auto compile = [&api, exchange, form, plan = std::move(plan), job, run, cancelled] {
     try {
-      SetGrammar(plan, Compile(api, plan, cancelled), job.get());
+      Compile(api, plan, cancelled, job.get());
       run();
     } catch (const ApiError& error) {
       RespondError(*exchange, form, error);
@@ -337,6 +368,7 @@ void RunWithGrammar(const Api& api, const ExchangePtr& exchange, ErrorForm form,
     }
   };
   if (!api.compile_queue->Post(compile, cancelled)) {
+    if (!strict) return run();
     ApiError error(429, "too many grammars wait to be compiled; try again");
     error.retry_after_s = 2;
     throw error;

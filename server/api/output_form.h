@@ -28,6 +28,8 @@ struct GrammarPlan {
   std::vector<std::string> formats;  // empty: no grammar; the second one is used if the first cannot be compiled
   std::string param;                 // the field that set it
   bool of_calls = false;             // it holds calls that the model begins by itself, not the content
+  bool strict = true;                // false: without a grammar the request is served all the same
+  std::vector<bool> exact = {};      // for each format: GenerationParams::exact_calls
 };
 
 // Plans the grammar for the form, the required calls of `params` and strict tools. Throws ApiError 400 if that cannot

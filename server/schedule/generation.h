@@ -39,7 +39,7 @@ struct GenerationParams {
   // Chat: the output is parsed into reasoning, content and tool calls.
   bool chat = false;
   bool thinking = false;
-  bool calls_allowed = true;     // false: the reply ends where a call would start
+  bool calls_allowed = true;     // false: the text of a call is content
   bool parallel_calls = true;    // false: the reply ends after one call
   int64_t thinking_budget = -1;  // reasoning tokens after which "</think>" is put in
   // Calls are required: each of these is the name of a function that may be called; one of them will be.
@@ -50,6 +50,9 @@ struct GenerationParams {
   std::shared_ptr<const Grammar> content_grammar;
   // Calls that the model begins by itself, from the "<" of their first tag on.
   std::shared_ptr<const Grammar> call_grammar;
+  bool strict_calls = false;  // call_grammar holds at every "<" with a marker, not only at the usual place of calls
+  bool exact_calls = false;   // the grammar allows no malformed call and no key twice: calls are streamed
+  std::shared_ptr<const std::vector<ToolSignature>> signatures;  // of the tools; null: not known
   bool plain_content = false;  // tags in the content are text, unless the content begins with calls
 };
 

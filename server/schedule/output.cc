@@ -7,20 +7,31 @@
 
 namespace dsv4::server {
 
+namespace {
+
+constexpr std::string_view kEndThinkText = "</think>";
+
+}  // namespace
+
 OutputWriter::OutputWriter(const Tokenizer& tokenizer, const GenerationParams& params)
     : decoder_(tokenizer, {.skip_special = params.skip_special}),
       stop_strings_(params.stops),
+      end_think_(tokenizer.FindToken(kEndThinkText)),
       include_stop_(params.include_stop),
-      calls_allowed_(params.calls_allowed),
       parallel_calls_(params.parallel_calls),
       thinking_(params.thinking),
-      // Who has the model go on behind its end wants no end where a call begins, either.
-      content_(params.plain_content                         ? Content::kUndecided
-               : params.ignore_eos && !params.calls_allowed ? Content::kPlain
-                                                            : Content::kParsed),
+      content_(params.plain_content ? Content::kUndecided : Content::kParsed),
       in_reasoning_(params.thinking),
       reasoning_closed_(!params.thinking) {
-  if (params.chat) parser_.emplace(params.thinking);
+  if (!params.chat) return;
+  // The ends of the reply and of the reasoning are tokens. Their texts in letters are text.
+  parser_.emplace(OutputParserOptions{.thinking = params.thinking,
+                                      .calls = params.calls_allowed,
+                                      .one_call = !params.parallel_calls,
+                                      .eos_text = false,
+                                      .think_text = !end_think_,
+                                      .tools = params.signatures});
+  if (params.content_grammar != nullptr && params.exact_calls) parser_->StreamCalls();
 }
 
 bool OutputWriter::Push(TokenId id, StepOutput* out) {
@@ -41,9 +52,16 @@ bool OutputWriter::Push(TokenId id, StepOutput* out) {
       return finish_ != FinishReason::kNone;
     }
   }
-  if (parser_) return Take(parser_->Push(*text), out);
+  if (parser_) return Take(Parse(id, *text), out);
   TakeText(*text, out);
   return finish_ != FinishReason::kNone;
+}
+
+std::vector<OutputDelta> OutputWriter::Parse(TokenId id, const std::string& text) {
+  if (id != end_think_ || !in_reasoning_ || !text.ends_with(kEndThinkText)) return parser_->Push(text);
+  std::vector<OutputDelta> deltas = parser_->Push(std::string_view(text).substr(0, text.size() - kEndThinkText.size()));
+  for (OutputDelta& delta : parser_->EndReasoning()) deltas.push_back(std::move(delta));
+  return deltas;
 }
 
 void OutputWriter::Finish(StepOutput* out) {
@@ -103,10 +121,6 @@ bool OutputWriter::Take(std::vector<OutputDelta> deltas, StepOutput* out) {
       case OutputDelta::Kind::kToolCallBegin:
         in_reasoning_ = false;
         if (stops_ && num_calls_ == 0 && !call_open_) AddContent(stops_->Finish(), out);
-        if (!calls_allowed_) {
-          finish_ = FinishReason::kStop;
-          break;
-        }
         call_open_ = true;
         out->deltas.push_back(std::move(delta));
         break;

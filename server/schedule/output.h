@@ -21,11 +21,17 @@ class OutputWriter {
   // Adds the token's text to `out`. True: the reply ends here (finish(), matched_stop()).
   bool Push(TokenId id, StepOutput* out);
 
-  // The end of the tokens for another reason: adds what was held back. A call that the model did not complete stays as
-  // it is, so that its arguments are not taken for complete ones.
+  // The end of the tokens for another reason: adds what was held back. A call that is streamed and was not completed
+  // stays as it is, so that its arguments are not taken for complete ones.
   void Finish(StepOutput* out);
 
-  bool in_reasoning() const { return parser_.has_value() && in_reasoning_; }
+  bool in_reasoning() const { return parser_.has_value() && in_reasoning_ && !parser_->in_calls(); }
+  // Whether the next token may be the marker of a call's first tag, at the usual place of calls.
+  bool at_call() const { return parser_.has_value() && content_ != Content::kPlain && parser_->at_call(); }
+  // A grammar holds from here on that allows no malformed call.
+  void StreamCalls() {
+    if (parser_) parser_->StreamCalls();
+  }
   bool in_content() const { return parser_.has_value() && parser_->in_content(); }
   // How the encoder will write this reply when a client sends it back; nullopt without chat, and for a reply whose
   // parts were not all completed.
@@ -34,6 +40,7 @@ class OutputWriter {
   const std::string& matched_stop() const { return matched_stop_; }
 
  private:
+  std::vector<OutputDelta> Parse(TokenId id, const std::string& text);
   bool Take(std::vector<OutputDelta> deltas, StepOutput* out);
   void TakeContent(const std::string& text, StepOutput* out);
   void TakeText(const std::string& text, StepOutput* out);
@@ -43,7 +50,8 @@ class OutputWriter {
   const std::vector<std::string>& stop_strings_;
   std::optional<StopMatcher> stops_;  // of them, from the first token on: they take several times as much
   std::optional<OutputParser> parser_;
-  bool include_stop_, calls_allowed_, parallel_calls_;
+  const std::optional<TokenId> end_think_;
+  bool include_stop_, parallel_calls_;
   const bool thinking_;
   // What tags in the content are: for the parser, plain text, or for its first character to say.
   enum class Content : uint8_t { kParsed, kPlain, kUndecided } content_;

@@ -141,14 +141,17 @@ void Scheduler::BeginContent(Sequence& s) {
   Force(s, "");
 }
 
-// The model has written the marker of a tag: with "<" before it, its grammar holds from here on.
+// The model has written the marker of a tag: with "<" before it, its grammar holds from there. A model that
+// explains the markup writes markers in other places.
 void Scheduler::BeginCall(Sequence& s) {
   if (s.ids.size() < 2 || !tokenizer_.TokenBytes(s.ids[s.ids.size() - 2]).ends_with('<')) return;
+  if (!s.params.strict_calls && !s.writer.at_call()) return;
+  if (s.params.exact_calls) s.writer.StreamCalls();
   s.matcher = mask_workers_->Begin(s.params.call_grammar, std::string("<").append(kDsmlMarker));
 }
 
-// Whether it is known which tokens may follow what `s` has, waiting for a worker until `until`. Ends a sequence whose
-// grammar takes too much work.
+// Whether it is known which tokens may follow what `s` has, waiting for a worker until `until`. A grammar that takes
+// too much work ends its sequence, or is left if the request did not ask for it.
 bool Scheduler::KnowsAllowed(Sequence& s, Clock::time_point until) {
   if (s.matcher == nullptr) return true;
   switch (s.matcher->WaitUntil(until)) {
@@ -161,6 +164,10 @@ bool Scheduler::KnowsAllowed(Sequence& s, Clock::time_point until) {
       return true;
     case MaskAhead::State::kFailed:
       break;
+  }
+  if (s.params.content_grammar == nullptr && !s.params.strict_calls) {
+    s.matcher.reset();
+    return true;
   }
   End(s, FinishReason::kError, s.matcher->status());
   return false;

@@ -20,4 +20,7 @@ bool IsStrict(const Json& tool);
 // the end of the block. If `follow_all` is false, tools that are not strict take any arguments.
 Json CallsFormat(const std::string& begin, const Json& tools, bool parallel, bool follow_all);
 
+// Returns true if these calls, by CallsFormat, never repeat a key and never name one that the schema does not list.
+bool AreExact(const Json& tools, bool follow_all);
+
 }  // namespace dsv4::server

@@ -74,8 +74,9 @@ class GrammarCompiler {
   virtual ~GrammarCompiler() = default;
 
   // `format`: JSON text of one format. Any thread. Errors: kInvalidArgument, with the library's message or naming the
-  // limit; kCancelled.
-  virtual Result<std::shared_ptr<const Grammar>> Compile(const std::string& format, CancelFlag cancelled = nullptr) = 0;
+  // limit; kCancelled. With `seconds` above 0 this is the limit, and a format that failed before is not tried again.
+  virtual Result<std::shared_ptr<const Grammar>> Compile(const std::string& format, CancelFlag cancelled = nullptr,
+                                                         double seconds = 0) = 0;
 
   // Returns the grammar that Compile made of this text if it is still in a cache, otherwise null. Does not wait.
   virtual std::shared_ptr<const Grammar> Find(const std::string& format) = 0;

@@ -150,21 +150,24 @@ class XgGrammar : public Grammar {
   const Counter states_;
 };
 
-// Recently used grammars, by their formats.
+// Recently used grammars, by their formats, and why a format has none.
 class GrammarCache {
  public:
   explicit GrammarCache(int64_t max_bytes) : max_bytes_(max_bytes) {}
 
-  std::shared_ptr<const Grammar> Find(const std::string& format) {
+  std::optional<Result<std::shared_ptr<const Grammar>>> Find(const std::string& format) {
     const std::lock_guard lock(mutex_);
     const auto at = places_.find(format);
-    if (at == places_.end()) return nullptr;
+    if (at == places_.end()) return std::nullopt;
     entries_.splice(entries_.begin(), entries_, at->second);
     return at->second->grammar;
   }
-  void Add(const std::string& format, std::shared_ptr<const Grammar> grammar, int64_t bytes) {
+  void Add(const std::string& format, Result<std::shared_ptr<const Grammar>> grammar, int64_t bytes) {
     const std::lock_guard lock(mutex_);
-    if (places_.contains(format)) return;
+    if (const auto at = places_.find(format); at != places_.end()) {
+      if (at->second->grammar.ok() || !grammar.ok()) return;
+      Remove(at->second);
+    }
     bytes += static_cast<int64_t>(format.size());
     std::list<Entry> entry;
     entry.push_front({.format = format, .grammar = std::move(grammar), .bytes = bytes});
@@ -172,18 +175,22 @@ class GrammarCache {
     entries_.splice(entries_.begin(), entry);
     bytes_ += bytes;
     while (bytes_ > max_bytes_ && entries_.size() > 1) {
-      bytes_ -= entries_.back().bytes;
-      places_.erase(entries_.back().format);
-      entries_.pop_back();
+      Remove(std::prev(entries_.end()));
     }
   }
 
  private:
   struct Entry {
     std::string format;
-    std::shared_ptr<const Grammar> grammar;
+    Result<std::shared_ptr<const Grammar>> grammar;
     int64_t bytes;
   };
+  void Remove(std::list<Entry>::iterator entry) {
+    bytes_ -= entry->bytes;
+    places_.erase(entry->format);
+    entries_.erase(entry);
+  }
+
   const int64_t max_bytes_;
   std::mutex mutex_;
   std::list<Entry> entries_;  // most recently used first
@@ -200,21 +207,26 @@ class XgCompiler : public GrammarCompiler {
         limits_(limits),
         cache_(limits.kept_bytes) {}
 
-  Result<std::shared_ptr<const Grammar>> Compile(const std::string& format, CancelFlag cancelled) override {
-    if (auto found = Find(format)) return found;
+  Result<std::shared_ptr<const Grammar>> Compile(const std::string& format, CancelFlag cancelled,
+                                                 double seconds) override {
+    if (const auto found = cache_.Find(format); found && (found->ok() || seconds > 0)) return *found;
     DSV4_RETURN_IF_ERROR(Try([this] { std::call_once(created_, [this] { CreateCompiler(); }); }));
-    const WorkBudget budget(limits_.compile_s, limits_.compile_steps, cancelled.get());
+    const WorkBudget budget(seconds > 0 ? seconds : limits_.compile_s, limits_.compile_steps, cancelled.get());
     std::shared_ptr<const XgGrammar> grammar;
     const Status status = Try([&] {
       grammar = std::make_shared<const XgGrammar>(
           compiler_->CompileStructuralTag(R"({"type":"structural_tag","format":)" + format + "}"), limits_, states_);
-      cache_.Add(format, grammar, grammar->bytes());
+      cache_.Add(format, std::shared_ptr<const Grammar>(grammar), grammar->bytes());
     });
+    if (status.code() == StatusCode::kInvalidArgument) cache_.Add(format, status, 0);
     DSV4_RETURN_IF_ERROR(status);
     return std::shared_ptr<const Grammar>(std::move(grammar));
   }
 
-  std::shared_ptr<const Grammar> Find(const std::string& format) override { return cache_.Find(format); }
+  std::shared_ptr<const Grammar> Find(const std::string& format) override {
+    const auto found = cache_.Find(format);
+    return found && found->ok() ? **found : nullptr;
+  }
 
  private:
   // Turns the library's exceptions into a status.

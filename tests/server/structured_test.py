@@ -15,7 +15,7 @@ import anthropic
 import jsonschema
 import openai
 
-from support import HAS_NANO, SLOWNESS, SUM, Server, ServerTestCase, best_of, in_parallel, main
+from support import HAS_NANO, SLOWNESS, SUM, WEATHER, Server, ServerTestCase, best_of, in_parallel, main
 
 NESTED = {
     "type": "object",
@@ -170,6 +170,21 @@ class Structured(ServerTestCase):
         self.assertEqual(choice.finish_reason, "tool_calls")
         self.follows(choice.message.tool_calls[0].function.arguments, PARAMETERS)
 
+    def test_tools_that_are_not_strict_follow_their_schemas_too(self):
+        messages = [{"role": "user", "content": "What is the weather in Paris?"}]
+        weather = {"name": "get_weather", "description": "Get the current weather in a city.", "parameters": PARAMETERS}
+        tools = [{"type": "function", "function": weather}, OTHER]
+        choice = self.create(messages, temperature=0, tools=tools, parallel_tool_calls=False).choices[0]
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        arguments = choice.message.tool_calls[0].function.arguments
+        self.follows(arguments, PARAMETERS)
+        # A schema that cannot be made into a grammar does not matter.
+        weather = {**weather, "parameters": {**WEATHER["parameters"], "properties": {
+            **WEATHER["parameters"]["properties"], "unit": {"type": "string", "pattern": "("}}}}
+        choice = self.create(messages, temperature=0, tools=[{"type": "function", "function": weather}]).choices[0]
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        self.assertEqual(json.loads(choice.message.tool_calls[0].function.arguments), {"city": "Paris"})
+
     def test_responses(self):
         format = {"type": "json_schema", "name": "answer", "schema": NESTED, "strict": True}
         reply = self.openai.responses.create(model="nano", input="Hello", reasoning={"effort": "none"}, text={"format": format},
@@ -223,7 +238,7 @@ class Structured(ServerTestCase):
         refuse("looks ahead", "response_format.json_schema.schema.properties.a", response_format=json_schema(
             {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)y"}}}))
         refuse("is missing", "response_format.json_schema.schema", response_format={"type": "json_schema", "json_schema": {"name": "x"}})
-        refuse("both set the form of the output", "guided_regex", response_format={"type": "json_object"}, extra_body={"guided_regex": "a"})
+        refuse("contradicts response_format", "guided_regex", response_format={"type": "json_object"}, extra_body={"guided_regex": "a"})
         refuse("begins the reply", "response_format", response_format={"type": "json_object"},
                messages=[*HELLO, {"role": "assistant", "content": "{", "prefix": True}])
         refuse('"uniqueItems"', "tools.f.parameters.properties.a", tool_choice="required",

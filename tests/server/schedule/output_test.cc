@@ -62,25 +62,47 @@ TEST(OutputWriter, StopsHoldInContentOnly) {
   EXPECT_EQ(writer.matched_stop(), "ab");
 }
 
-TEST(OutputWriter, ACallThatWasCutOffKeepsOpenArguments) {
+TEST(OutputWriter, ACallThatWasCutOffIsText) {
+  const std::string whole = std::string(kCall) + kCallsEnd;
+  const GenerationParams params = ChatParams();
+  const Ids ids = NanoTokenizer().Encode(whole);
+  int complete = 0;
+  for (size_t n = 0; n <= ids.size(); ++n) {
+    OutputWriter writer(NanoTokenizer(), params);
+    const std::string text = *NanoTokenizer().Decode({ids.data(), n});
+    const Written w = Write(writer, text);
+    EXPECT_EQ(w.finish == FinishReason::kToolCalls, !w.calls.empty());
+    complete += w.calls.empty() ? 0 : 1;
+    if (w.calls.empty()) {
+      EXPECT_EQ("\n\n" + w.content, text.size() < 2 ? "\n\n" : text);
+    } else {
+      EXPECT_EQ(w.arguments, "{\"x\": [1,2]}");
+      EXPECT_EQ(w.content, "");
+    }
+  }
+  EXPECT_GT(complete, 1);
+}
+
+// Calls that follow a grammar are streamed. What is out stays incomplete.
+TEST(OutputWriter, AStreamedCallThatWasCutOffKeepsOpenArguments) {
   const std::string whole = std::string(kCall) + kCallsEnd;
   const GenerationParams params = ChatParams();
   const Ids ids = NanoTokenizer().Encode(whole);
   for (size_t n = 0; n <= ids.size(); ++n) {
     OutputWriter writer(NanoTokenizer(), params);
+    writer.StreamCalls();
     StepOutput out;
     bool ended = false;
     for (size_t i = 0; i < n; ++i) ended = writer.Push(ids[i], &out);
     writer.Finish(&out);
     std::string arguments;
-    bool complete = false;
+    bool complete = false, begun = false;
     for (const OutputDelta& d : out.deltas) {
+      begun = begun || d.kind == OutputDelta::Kind::kToolCallBegin;
       if (d.kind == OutputDelta::Kind::kToolCallArguments) arguments += d.text;
       complete = complete || d.kind == OutputDelta::Kind::kToolCallEnd;
-      // The beginning of a tag counts as text until the tag is complete.
       if (d.kind == OutputDelta::Kind::kContent) {
-        EXPECT_TRUE(std::string_view("<｜DSML｜tool_calls>").starts_with(d.text)) << d.text;
-        EXPECT_TRUE(arguments.empty());
+        EXPECT_FALSE(begun) << d.text;
       }
     }
     if (!arguments.empty()) {
@@ -91,20 +113,55 @@ TEST(OutputWriter, ACallThatWasCutOffKeepsOpenArguments) {
   }
 }
 
-TEST(OutputWriter, NoCallWhereNoneIsAllowedAndOneWhereOneIs) {
+TEST(OutputWriter, WhereNoCallIsAllowedItsTextIsContentAndOneWhereOneIs) {
   GenerationParams none = ChatParams();
   none.stops = {"zzz"};
   none.calls_allowed = false;
   OutputWriter writer(NanoTokenizer(), none);
   const Written w = Write(writer, "Well zz" + std::string(kCall) + kCallsEnd);
   EXPECT_TRUE(w.calls.empty());
-  EXPECT_EQ(w.content, "Well zz");
+  EXPECT_EQ(w.content, "Well zz" + std::string(kCall) + kCallsEnd);
   EXPECT_EQ(w.finish, FinishReason::kStop);
   GenerationParams one = ChatParams();
   one.parallel_calls = false;
   OutputWriter single(NanoTokenizer(), one);
   const std::string invoke = std::string(kCall).substr(std::string(kCall).find("<｜DSML｜invoke"));
   EXPECT_EQ(Write(single, kCall + invoke + kCallsEnd).calls, (std::vector<std::string>{"f"}));
+}
+
+// The ends are tokens. A reply that writes their texts in letters does not end.
+TEST(OutputWriter, EndsInLettersAreText) {
+  const auto letters = [](std::string_view text) {
+    Ids ids;
+    for (const char c : text) {
+      const Ids one = NanoTokenizer().Encode(std::string(1, c));
+      ids.insert(ids.end(), one.begin(), one.end());
+    }
+    return ids;
+  };
+  const GenerationParams params = ChatParams(true);
+  OutputWriter writer(NanoTokenizer(), params);
+  StepOutput out;
+  const TokenId end_think = *NanoTokenizer().FindToken("</think>");
+  for (const Ids& ids : {letters("Is </think> the end?"), Ids{end_think}, letters("</think>Yes, </think> is.")}) {
+    for (const TokenId id : ids) EXPECT_FALSE(writer.Push(id, &out));
+  }
+  writer.Finish(&out);
+  std::string reasoning, content;
+  for (const OutputDelta& d : out.deltas) (d.kind == OutputDelta::Kind::kContent ? content : reasoning) += d.text;
+  EXPECT_EQ(reasoning, "Is </think> the end?");
+  EXPECT_EQ(content, "Yes, </think> is.");
+}
+
+TEST(OutputWriter, ArgumentsHaveTheTypesOfTheTool) {
+  GenerationParams params = ChatParams();
+  params.signatures = std::make_shared<std::vector<ToolSignature>>(
+      std::vector<ToolSignature>{{.name = "f", .parameters = {{.name = "x", .types = kIntegerType}}}});
+  OutputWriter writer(NanoTokenizer(), params);
+  const Written w = Write(writer,
+                          "<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"x\" string=\"true\">5"
+                          "</｜DSML｜parameter>\n</｜DSML｜invoke>");
+  EXPECT_EQ(w.arguments, "{\"x\": 5}");
 }
 
 TEST(OutputWriter, RenderedIsWhatTheEncoderWillWrite) {

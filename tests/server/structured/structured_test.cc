@@ -274,6 +274,27 @@ TEST_F(Structured, TheEncodersOwnCallsAreAllowed) {
       *grammar, "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"));
 }
 
+// Values in calls are written as the encoder writes them. Otherwise a model could fill its reply with blanks.
+TEST_F(Structured, WhiteSpaceInCallsHasABound) {
+  const Json tools = Json::array({Tool("f", Json::parse(R"({"type": "object", "properties": {
+      "a": {"type": "array", "items": {"type": "integer"}}, "o": {"type": "object"}}, "required": ["a"]})"))});
+  const auto grammar = Compile(CallsFormat(kCallsBegin, tools, true, true));
+  ASSERT_NE(grammar, nullptr);
+  const std::string begin = std::string(kCallsBegin) + "<｜DSML｜invoke name=\"f\">\n",
+                    parameter = "<｜DSML｜parameter name=\"a\" string=\"false\">",
+                    end = "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+  EXPECT_TRUE(Accepts(*grammar, begin + parameter + "[1, 2]" + end));
+  EXPECT_TRUE(Accepts(*grammar, begin + parameter +
+                                    "[1, 2]</｜DSML｜parameter>\n<｜DSML｜parameter name=\"o\" string=\"false\">"
+                                    "{\"k\": [1, {\"l\": null}]}" +
+                                    end));
+  for (const std::string& text :
+       {begin + "\n\n" + parameter + "[1]" + end, begin + parameter + "  [1]" + end, begin + parameter + "[  1]" + end,
+        begin + parameter + "[1,  2]" + end, begin + parameter + "[1  ]" + end, begin + parameter + "[1]\n\n" + end}) {
+    EXPECT_FALSE(Accepts(*grammar, text)) << text;
+  }
+}
+
 TEST_F(Structured, ARegexWithoutABoundIsHeldToItsEnd) {
   const auto grammar = Compile({{"type", "regex"}, {"pattern", "[0-9]{3}-[a-c]+x"}});
   ASSERT_NE(grammar, nullptr);
@@ -395,7 +416,8 @@ TEST_F(Bounded, CompilingEndsAtADepth) {
     const auto grammar = own_->Compile(Dump(format));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     EXPECT_EQ(grammar.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(grammar.status().message().find("the limit"), std::string::npos) << grammar.status().message();
+    EXPECT_THAT(grammar.status().message(),
+                ::testing::AnyOf(::testing::HasSubstr("nest too deeply"), ::testing::HasSubstr("the limit")));
     EXPECT_LT(took.count(), 60);
   }
 }
@@ -430,6 +452,21 @@ TEST_F(Bounded, CompilingCanBeGivenUpAndTriedAgain) {
   EXPECT_EQ(own_->Find(format), nullptr);
   EXPECT_TRUE(CompileEasily(format).ok());
   EXPECT_NE(own_->Find(format), nullptr);
+}
+
+// Calls that need not follow a grammar do not wait again for one that takes too long.
+TEST_F(Bounded, AFormatThatFailedIsNotTriedAgainIfItNeedNotBe) {
+  const std::string bad = R"({"type": "regex", "pattern": "a("})", good = Dump(JsonFormat(Person()));
+  const auto failed = own_->Compile(bad, nullptr, /*seconds=*/5);
+  EXPECT_EQ(failed.status().code(), StatusCode::kInvalidArgument);
+  const auto given_up = std::make_shared<std::atomic<bool>>(true);  // whoever tries again is cancelled
+  EXPECT_EQ(own_->Compile(bad, given_up, 5).status().message(), failed.status().message());
+  EXPECT_EQ(own_->Find(bad), nullptr);
+  EXPECT_EQ(own_->Compile(good, nullptr, 1e-9).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(own_->Compile(good, nullptr, 5).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(own_->Compile(good).ok());  // with the usual limit it is, and the result stays
+  EXPECT_TRUE(own_->Compile(good, nullptr, 5).ok());
+  EXPECT_NE(own_->Find(good), nullptr);
 }
 
 TEST_F(Bounded, ATokenIsTakenInAtALimit) {
