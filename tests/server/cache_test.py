@@ -172,7 +172,10 @@ class Conversations(ServerTestCase):
         for fields in [{"tools": [WEATHER_TOOL]}, {"tools": [WEATHER_TOOL], "enable_thinking": False}, {}, {"enable_thinking": False}]:
             conversations = [[{**SYSTEM, "content": SYSTEM["content"] + name}] for name in ("A" + str(fields), "B" + str(fields))]
             found = total = calls = 0
-            for number, text in enumerate(QUESTIONS):
+            # Without tools a call that the model begins is text. The server reads it back as ordinary text, not as the
+            # special tokens that the model wrote, so such a reply has other tokens in the next prompt.
+            questions = [text for text in QUESTIONS if "tools" in fields or "Rome" not in text]
+            for number, text in enumerate(questions):
                 for messages in conversations:
                     for hit, prompt in self.turn(messages, text, **fields):
                         if number > 0:

@@ -145,7 +145,7 @@ class Isolation(unittest.TestCase):
         with open(os.path.join(model, "tokenizer.json"), "w") as file:
             json.dump(tokenizer, file)
         server = self.serve("-m", model)
-        self.assertRegex(server.read_log(), "warning.*the model's vocabulary has %d ids, the tokenizer %d" % (last + 1, last))
+        self.assertRegex(server.read_log(), "warning.*the model has %d token ids but the tokenizer has %d" % (last + 1, last))
         only = {"logit_bias": {str(last): 100}, "max_tokens": 4, "temperature": 0}
         for body in ({"prompt": "And", "logprobs": 2, "echo": True}, {"prompt": [last, 5, last]}, {"prompt": "And", "stop": ["x"]}):
             reply = ask(server, {**body, **only}, path="/v1/completions")
