@@ -184,7 +184,7 @@ class InUse(unittest.TestCase):
         self.assertEqual(self.server.process.wait(120 * SLOWNESS), 1)
         errors = [line for line in self.server.read_log().splitlines() if line.startswith("dsv4: error: ")]
         self.assertEqual(len(errors), 1)
-        self.assertIn("'%s' cannot be read any more" % self.weights, errors[0])
+        self.assertIn("'%s' cannot be read: it became shorter" % self.weights, errors[0])
 
     def test_a_file_that_is_written_to_ends_readiness(self):
         self.assertEqual(self.server.get("/health/ready").status, 200)

@@ -238,7 +238,7 @@ class Structured(ServerTestCase):
         refuse("looks ahead", "response_format.json_schema.schema.properties.a", response_format=json_schema(
             {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)y"}}}))
         refuse("is missing", "response_format.json_schema.schema", response_format={"type": "json_schema", "json_schema": {"name": "x"}})
-        refuse("contradicts response_format", "guided_regex", response_format={"type": "json_object"}, extra_body={"guided_regex": "a"})
+        refuse("both set the form of the output", "guided_regex", response_format={"type": "json_object"}, extra_body={"guided_regex": "a"})
         refuse("begins the reply", "response_format", response_format={"type": "json_object"},
                messages=[*HELLO, {"role": "assistant", "content": "{", "prefix": True}])
         refuse('"uniqueItems"', "tools.f.parameters.properties.a", tool_choice="required",
