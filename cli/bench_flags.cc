@@ -116,18 +116,23 @@ BenchRef MakeOptions(BenchMode mode) {
   return o;
 }
 
-void AddDecodePart(CLI::App* bench, Command* chosen) {
-  const BenchRef o = MakeOptions(BenchMode::kSteps);
-  o->prompts.emplace(), o->ops = false;
-  CLI::App* c = AddPart(bench, "decode", "Measure decode steps", "--batches 1,8 --contexts 512,8192");
-  AddContexts(c, o, kUsualContexts);
-  AddBatches(c, o, kUsualBatches);
+// Adds the flags of sub-commands that measure decode steps, after the flags that choose the steps.
+void FinishSteps(CLI::App* c, const BenchRef& o, Command* chosen) {
   AddTokens(c, o, "cpu 16, cuda 64");
   AddRepeat(c, o);
   AddBudget(c, o, kUsualBudget);
   AddDraws(c, o);
   AddCountExperts(c, &o->model, &o->count_experts_file);
   Finish(c, o, chosen, ModelFlags::kGenerate);
+}
+
+void AddDecodePart(CLI::App* bench, Command* chosen) {
+  const BenchRef o = MakeOptions(BenchMode::kSteps);
+  o->prompts.emplace(), o->ops = false;
+  CLI::App* c = AddPart(bench, "decode", "Measure decode steps", "--batches 1,8 --contexts 512,8192");
+  AddContexts(c, o, kUsualContexts);
+  AddBatches(c, o, kUsualBatches);
+  FinishSteps(c, o, chosen);
 }
 
 void AddPrefillPart(CLI::App* bench, Command* chosen) {
@@ -150,12 +155,7 @@ void AddBatchPart(CLI::App* bench, Command* chosen) {
   AddText(c, "--context", "N", "tokens in the cache when decode begins (default 512)", [o](const std::string& text) {
     o->contexts = std::vector<int64_t>{ReadInteger("--context", text, 1, 1 << 20)};
   });
-  AddTokens(c, o, "cpu 16, cuda 64");
-  AddRepeat(c, o);
-  AddBudget(c, o, kUsualBudget);
-  AddDraws(c, o);
-  AddCountExperts(c, &o->model, &o->count_experts_file);
-  Finish(c, o, chosen, ModelFlags::kGenerate);
+  FinishSteps(c, o, chosen);
 }
 
 void AddOpsPart(CLI::App* bench, Command* chosen) {

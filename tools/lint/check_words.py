@@ -27,6 +27,7 @@ FOLDERS = ("bench", "cli", "cmake", "deploy", "docs", "include", "scripts", "ser
            ".github")
 C_LIKE = {".h", ".hpp", ".cuh", ".cc", ".cpp", ".cu", ".js", ".css"}
 SHELL_LIKE = {".sh", ".cmake", ".txt", ""}
+READABLE = C_LIKE | SHELL_LIKE | {".py", ".md", ".html"}
 SKIPPED_PARTS = {"__pycache__", "corpus", "data", "recordings", "golden"}
 # Files whose text is data: these patterns, their tests, tables, and pages that quote what not to write.
 SKIPPED = {"tools/lint/check_words.py", "tests/lint/check_words_test.py", "src/text/unicode_tables.cc",
@@ -253,8 +254,7 @@ def text_files(root):
         base = root / folder
         for path in sorted(base.rglob("*")) if base.is_dir() else []:
             rel = path.relative_to(root)
-            known = path.suffix in C_LIKE | SHELL_LIKE | {".py", ".md", ".html"}
-            if path.is_file() and known and rel.as_posix() not in SKIPPED and not SKIPPED_PARTS & set(rel.parts):
+            if path.is_file() and path.suffix in READABLE and rel.as_posix() not in SKIPPED and not SKIPPED_PARTS & set(rel.parts):
                 yield path
 
 
@@ -273,9 +273,8 @@ def folder_of(rel, budgets):
 
 def files_of(paths):
     """The given files, and the readable files in the given folders."""
-    known = C_LIKE | SHELL_LIKE | {".py", ".md", ".html"}
     for path in paths:
-        yield from sorted(p for p in path.rglob("*") if p.is_file() and p.suffix in known) if path.is_dir() else [path]
+        yield from sorted(p for p in path.rglob("*") if p.is_file() and p.suffix in READABLE) if path.is_dir() else [path]
 
 
 def read(path):
