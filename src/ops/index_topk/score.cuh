@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
   __shared__ int visible[kTokens];                                                  // rows to score
   __shared__ int sequence[kTokens];
   AllowNext();
-  // Before the wait: only data that describes the step, and rows of earlier steps (docs/dev/cuda.md).
+  // Before the wait: only data that describes the step, and rows of earlier steps (docs/dev/kernels/README.md).
   const int64_t t0 = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * kTokens;
   const int count = static_cast<int>(min(static_cast<int64_t>(kTokens), num_tokens - t0));
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;

@@ -222,7 +222,7 @@ __device__ __forceinline__ void Select(const float* scores, int64_t stride, cons
   AllowNext();
   const int64_t t = blockIdx.x / kCluster;
   const int rank = static_cast<int>(blockIdx.x % kCluster);
-  const int n = static_cast<int>((positions[t] + 1) / ratio);  // step data, not written in the step (docs/dev/cuda.md)
+  const int n = static_cast<int>((positions[t] + 1) / ratio);  // step data, not written in the step
   int32_t* row_out = out + t * k;
   // few rows: a cluster would cost more than it saves
   if (n > k && n <= min(cached_keys, (kCluster > 1 ? 16 : 32) * kThreads)) {

@@ -331,7 +331,7 @@ __global__ void __cluster_dims__(kOneCluster, 1, 1) __launch_bounds__(kOneThread
   __shared__ int32_t own_rows[32];
   AllowNext();
   const int rank = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  const int n = static_cast<int>((positions[0] + 1) / ratio);  // step data, not written in the step (docs/dev/cuda.md)
+  const int n = static_cast<int>((positions[0] + 1) / ratio);  // step data, not written in the step
   if (n <= k) {
     WaitForPrevious();
     for (int i = rank * kOneThreads + thread; i < k; i += kOneCluster * kOneThreads) out[i] = i < n ? i : -1;

@@ -114,7 +114,7 @@ struct RowList {
     if (i < num_window) return 0;
     return picks != nullptr ? picks[i - num_window] : i - num_window;
   }
-  // Whether no kernel of this step writes entry i's row or the data that locates it (docs/dev/cuda.md, "A step").
+  // Whether no kernel of this step writes entry i's row or the data that locates it (docs/dev/kernels/README.md).
   __device__ __forceinline__ bool IsOld(int i) const {
     return i < num_window ? i < num_window - num_own
                           : picks == nullptr && i - num_window < min(num_old, size - num_window);
