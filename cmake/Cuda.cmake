@@ -1,8 +1,13 @@
-# The CUDA part: built if nvcc is found, otherwise left out with a note. Sets DSV4_HAVE_CUDA.
-set(DSV4_CUDA AUTO CACHE STRING "Build the CUDA part: AUTO (if nvcc is found), ON or OFF")
+# The CUDA part takes more than half of a build, so AUTO leaves it out without a GPU. Sets DSV4_HAVE_CUDA.
+set(DSV4_CUDA AUTO CACHE STRING "Build the CUDA part: AUTO (if the machine has nvcc and a GPU), ON or OFF")
 set_property(CACHE DSV4_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DSV4_HAVE_CUDA OFF)
-if(NOT DSV4_CUDA STREQUAL "OFF")
+# The driver makes this file. A test sets another path.
+set(DSV4_GPU_FILE /dev/nvidiactl CACHE FILEPATH "AUTO builds the CUDA part if this file exists")
+mark_as_advanced(DSV4_GPU_FILE)
+if(DSV4_CUDA STREQUAL "AUTO" AND NOT EXISTS "${DSV4_GPU_FILE}")
+  message(STATUS "CUDA part: off, no GPU was found (${DSV4_GPU_FILE} is missing); -DDSV4_CUDA=ON builds it anyway")
+elseif(NOT DSV4_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     find_program(DSV4_NVCC nvcc HINTS /usr/local/cuda/bin NO_CACHE)

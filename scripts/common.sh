@@ -66,6 +66,14 @@ build_preset() {
   cmake --build "$ROOT/build/$preset" --parallel "$(jobs_for "$mib")" "$@"
 }
 
+# Prints the path of nvcc, or nothing. cmake/Cuda.cmake searches the same places.
+find_nvcc() {
+  local place
+  for place in "${CUDACXX:-}" "$(command -v nvcc)" /usr/local/cuda/bin/nvcc; do
+    if [ -x "$place" ]; then echo "$place" && return; fi
+  done
+}
+
 # Prints the folder of reference checkpoints next to the repository; it may not exist (tests/support/fixture.h).
 fixtures_beside() {
   echo "$ROOT/../shared/fixtures"
