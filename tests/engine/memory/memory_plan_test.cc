@@ -21,7 +21,7 @@ KvSpec Released(bool pro, KvDtype kv, IndexDtype index) {
   return spec;
 }
 
-// The table of docs/dev/model.md.
+// The table of docs/dev/formats.md.
 TEST(Plan, KvBytesOfTheReleasedModels) {
   const KvBytes flash = KvFootprint(Released(false, KvDtype::kFp8, IndexDtype::kFp4));
   EXPECT_DOUBLE_EQ(flash.per_token, 3514.25);

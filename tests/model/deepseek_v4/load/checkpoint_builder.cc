@@ -302,7 +302,7 @@ std::vector<TestTensor> MakeCheckpoint(const Config& c, const Dialect& dialect) 
   return b.Take();
 }
 
-// Follows the table in docs/dev/model.md, in the opposite direction to the binder.
+// Follows kSpellings (schema/bind_names.cc) in the opposite direction to the binder.
 std::vector<TestTensor> ToTransformersNames(const Config& c, std::vector<TestTensor> tensors, bool stacked) {
   if (stacked) {
     for (int64_t l = 0; l < c.num_layers; ++l) {
