@@ -15,7 +15,7 @@ import anthropic
 import jsonschema
 import openai
 
-from support import HAS_NANO, SLOWNESS, SUM, WEATHER, Server, ServerTestCase, best_of, in_parallel, main
+from support import HAS_NANO, SLOWNESS, SUM, WEATHER, ServerTestCase, best_of, has_grammars, in_parallel, main
 
 NESTED = {
     "type": "object",
@@ -246,15 +246,6 @@ class Structured(ServerTestCase):
                    "type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}}}])
         # Without strict, the output follows the enforceable part of the schema.
         self.create(response_format=json_schema({"type": "object", "properties": {"a": {"not": {}}}}, strict=False), max_tokens=5)
-
-
-def has_grammars():
-    server = Server()
-    try:
-        reply = server.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_choice": ["a"]})
-        return reply.status == 200 or b"does not have" not in reply.body
-    finally:
-        server.stop()
 
 
 class Hostile(ServerTestCase):

@@ -238,6 +238,16 @@ class ServerTestCase(unittest.TestCase):
         return reply.events() if fields.get("stream") else reply.json
 
 
+def has_grammars():
+    """Whether this build has XGrammar."""
+    server = Server()
+    try:
+        reply = server.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_choice": ["a"]})
+        return reply.status == 200 or b"does not have" not in reply.body
+    finally:
+        server.stop()
+
+
 def main():
     if not BINARY:
         sys.exit("usage: %s BINARY" % sys.argv[0])
