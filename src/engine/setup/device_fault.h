@@ -1,4 +1,4 @@
-// A simulated device failure, for tests of the server (DSV4_FAIL_DEVICE_AFTER, docs/env.md).
+// A simulated device failure, for tests of the server (DSV4_FAIL_DEVICE_AFTER, docs/dev/env.md).
 #pragma once
 
 #include <cstdint>
