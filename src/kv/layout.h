@@ -1,4 +1,4 @@
-// The layout of a sequence's KV state (docs/dev/model.md). There are two kinds of memory:
+// The layout of a sequence's KV state (docs/dev/formats.md, 5). There are two kinds of memory:
 //   fixed  one block per sequence: for every layer the window ring and the compressor states
 //   pages  each covers page_tokens positions, for all layers: compressed rows and index keys, appended as they are made
 #pragma once

@@ -78,7 +78,7 @@ TEST(KvLayout, LayerKindsHaveTheirCompressors) {
   EXPECT_EQ(MakeKvLayout(FullKvSpec({0, 0})).page_bytes, 0);
 }
 
-// docs/dev/model.md: the tokens that a row pools, and the tokens that can be removed.
+// docs/dev/formats.md, 5: the tokens that a row pools, and the tokens that can be removed.
 TEST(KvLayout, StateBytesOfTheReleasedModels) {
   KvSpec spec = FullKvSpec({4, 128});
   spec.spare_slots = 0;

@@ -17,8 +17,8 @@
 
 namespace dsv4::deepseek_v4 {
 
-// The released configurations (docs/dev/model.md, section 1). "nano" has the shape of the bundled model. `draft` adds
-// the draft module that was released with the model: kMtp or kDspark. kAny and kNone add none.
+// The released configurations (docs/dev/model.md). "nano" has the shape of the bundled model. `draft` adds the draft
+// module that was released with the model: kMtp or kDspark. kAny and kNone add none.
 Result<Config> SyntheticConfig(const SyntheticModel& model, DraftModule draft = DraftModule::kNone);
 
 struct SyntheticBytes {
