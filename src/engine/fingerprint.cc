@@ -28,20 +28,28 @@ Result<std::string> EngineImpl::SnapshotFingerprint() {
 namespace {
 
 // The digest of the weights of all ranks. With slices it does not depend on the number of ranks.
-Result<uint64_t> DigestOfRanks(const Ranks& ranks) {
+Result<uint64_t> DigestOfRanks(Ranks& ranks) {
+  const PoolUse use(&ranks.leader_pool());
   const bool sliced = ranks.leader().model().num_slices() > 0;
-  if (ranks.count() == 1 && !sliced) return WeightDigest(ranks.leader().model(), ranks.leader().device());
-  uint64_t digest = kDigestBegin;
-  const auto add = [&](int rank, int slice) -> Status {
-    DSV4_ASSIGN_OR_RETURN(const uint64_t part,
-                          WeightDigest(ranks.runner(rank).model(), ranks.runner(rank).device(), slice));
-    AddToDigest(&digest, &part, sizeof(part));
-    return {};
+  const auto digest_of = [&](int rank, int slice) {
+    Runner& runner = ranks.runner(rank);
+    return WeightDigest(runner.model(), runner.context(), runner.device(), slice);
   };
-  for (int r = 0; r < (sliced ? 1 : ranks.count()); ++r) DSV4_RETURN_IF_ERROR(add(r, -1));
-  for (int r = 0; r < ranks.count(); ++r) {
-    for (int k = 0; k < ranks.runner(r).model().num_slices(); ++k) DSV4_RETURN_IF_ERROR(add(r, k));
-  }
+  if (ranks.count() == 1 && !sliced) return digest_of(0, -1);
+  // All ranks at once. Each has its parts in order: what it has whole (with slices only the first rank's counts), and
+  // its slices.
+  std::vector<std::vector<uint64_t>> parts(static_cast<size_t>(ranks.count()));
+  DSV4_RETURN_IF_ERROR(ranks.Run([&](int rank) -> Status {
+    std::vector<uint64_t>& own = parts[static_cast<size_t>(rank)];
+    for (int slice = sliced && rank > 0 ? 0 : -1; slice < ranks.runner(rank).model().num_slices(); ++slice) {
+      DSV4_ASSIGN_OR_RETURN(const uint64_t part, digest_of(rank, slice));
+      own.push_back(part);
+    }
+    return {};
+  }));
+  uint64_t digest = kDigestBegin;
+  for (const std::vector<uint64_t>& own : parts)
+    AddToDigest(&digest, own.data(), static_cast<int64_t>(own.size() * sizeof(uint64_t)));
   return digest;
 }
 

@@ -5,6 +5,7 @@
 #include "ops/block_rows/block_rows.h"
 #include "ops/compress/compress.h"
 #include "ops/count_experts/count_experts.h"
+#include "ops/digest/digest.h"
 #include "ops/embed/embed.h"
 #include "ops/experts/experts.h"
 #include "ops/fill_weight/fill_weight.h"
@@ -41,15 +42,16 @@ namespace dsv4 {
 
 std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
   return {
-      DescribeAcceptDrafts(ctx),    DescribeAdvance(ctx),         DescribeBlockRows(ctx),    DescribeCompress(ctx),
-      DescribeCountExperts(ctx),    DescribeEmbed(ctx),           DescribeExperts(ctx),      DescribeFillWeight(ctx),
-      DescribeGatherRanks(ctx),     DescribeGatherRows(ctx),      DescribeGatherShares(ctx), DescribeHcBridge(ctx),
-      DescribeHcHead(ctx),          DescribeHcPost(ctx),          DescribeHcPre(ctx),        DescribeIndexTopk(ctx),
-      DescribeLinear(ctx),          DescribePackWeight(ctx),      DescribePlaceDrafts(ctx),  DescribePreviousRows(ctx),
-      DescribeQPrepare(ctx),        DescribeRmsNorm(ctx),         DescribeRope(ctx),         DescribeRopeAngles(ctx),
-      DescribeRoundActivation(ctx), DescribeRoundIndexQuery(ctx), DescribeRoundKv(ctx),      DescribeRouter(ctx),
-      DescribeSample(ctx),          DescribeSparseAttention(ctx), DescribeStepBefore(ctx),   DescribeStreamAdd(ctx),
-      DescribeStreamMean(ctx),      DescribeSumRanks(ctx),        DescribeSwiglu(ctx),       DescribeWindowAppend(ctx),
+      DescribeAcceptDrafts(ctx), DescribeAdvance(ctx),         DescribeBlockRows(ctx),       DescribeCompress(ctx),
+      DescribeCountExperts(ctx), DescribeDigest(ctx),          DescribeEmbed(ctx),           DescribeExperts(ctx),
+      DescribeFillWeight(ctx),   DescribeGatherRanks(ctx),     DescribeGatherRows(ctx),      DescribeGatherShares(ctx),
+      DescribeHcBridge(ctx),     DescribeHcHead(ctx),          DescribeHcPost(ctx),          DescribeHcPre(ctx),
+      DescribeIndexTopk(ctx),    DescribeLinear(ctx),          DescribePackWeight(ctx),      DescribePlaceDrafts(ctx),
+      DescribePreviousRows(ctx), DescribeQPrepare(ctx),        DescribeRmsNorm(ctx),         DescribeRope(ctx),
+      DescribeRopeAngles(ctx),   DescribeRoundActivation(ctx), DescribeRoundIndexQuery(ctx), DescribeRoundKv(ctx),
+      DescribeRouter(ctx),       DescribeSample(ctx),          DescribeSparseAttention(ctx), DescribeStepBefore(ctx),
+      DescribeStreamAdd(ctx),    DescribeStreamMean(ctx),      DescribeSumRanks(ctx),        DescribeSwiglu(ctx),
+      DescribeWindowAppend(ctx),
   };
 }
 

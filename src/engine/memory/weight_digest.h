@@ -1,4 +1,4 @@
-// Detects whether two models have the same weights, from samples of every tensor.
+// Detects whether two models have the same weights, from all their bytes.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace dsv4 {
 inline constexpr uint64_t kDigestBegin = 0xCBF29CE484222325u;
 void AddToDigest(uint64_t* digest, const void* data, int64_t bytes);
 
-// A digest of the sizes of all codes, scales and vectors, each expert's included, of their global scales, and of 256
-// bytes at two places of each. A difference only elsewhere is not detected. Errors: kResourceExhausted, the device's.
-// slice: of one of LoadedModel::num_slices; -1: of the weights that are not sliced.
-Result<uint64_t> WeightDigest(const LoadedModel& model, Device& device, int slice = -1);
+// Returns a digest of all codes, scales and vectors, each expert's included: sizes, global scales, and every byte
+// (ops/digest). Reads all weights once, on the device. Binds the device to the calling thread. Errors:
+// kResourceExhausted, the device's. slice: of one of LoadedModel::num_slices; -1: of the weights that are not sliced.
+Result<uint64_t> WeightDigest(const LoadedModel& model, const ExecContext& ctx, Device& device, int slice = -1);
 
 }  // namespace dsv4
