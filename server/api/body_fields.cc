@@ -89,6 +89,12 @@ constexpr FieldSpec kOtherSamplers[] = {
     {"post_sampling_probs", kRefused, "log-probabilities are those before sampling"},
     {"return_tokens", kRefused, "use return_token_ids"},
     {"return_tokens_as_token_ids", kRefused, "use return_token_ids"},
+    {"grammar_lazy", kRefused, "use structural_tag with triggers"},
+    {"grammar_triggers", kRefused, "use structural_tag with triggers"},
+    {"regex_pattern", kRefused, "use regex"},
+    {"grammar_string", kRefused, "use grammar"},
+    {"custom_params", kRefused, "use logit_bias"},
+    {"return_routed_experts", kRefused, "the API returns tokens and log-probabilities only"},
     {"response_fields", kRefused, "read the fields from the whole reply"},
 };
 
@@ -192,6 +198,7 @@ constexpr FieldSpec kChat[] = {
     {"search_parameters", kRefused, "this server searches nothing; offer a search tool in tools", 0, 0,
      R"([{"mode": "off"}, {}, false])"},
     {"plugins", kRefused, "this server runs no plug-ins; offer tools"},
+    {"parse_tool_calls", kRefused, "use tool_choice none to get calls as text", 0, 0, "[true]"},
     {"stream_reasoning", kRefused, "leave it out; reasoning is streamed", 0, 0, "[true]"},
 };
 

@@ -33,7 +33,12 @@ namespace {
 constexpr int kThreads = 1;  // of one compilation: the caller's thread, because its budget counts
 constexpr size_t kMaxMessage = 500;
 
-std::string Shorten(std::string text) {
+// Returns the last part of a message of XGrammar, without the C++ conditions that failed before it.
+std::string MessageOf(std::string text) {
+  for (const std::string_view words : {") is false: ", "Invalid structural tag error: "}) {
+    if (const size_t at = text.find(words); at != std::string::npos) text.erase(0, at + words.size());
+  }
+  if (text.empty()) return "the compiler cannot read it";
   if (text.size() > kMaxMessage) text.resize(kMaxMessage);
   return text;
 }
@@ -240,7 +245,7 @@ class XgCompiler : public GrammarCompiler {
     } catch (const std::bad_alloc&) {
       return ResourceExhausted("no memory to compile the grammar of the output");
     } catch (const std::exception& error) {
-      return InvalidArgument(Shorten(error.what()));
+      return InvalidArgument(MessageOf(error.what()));
     }
   }
 

@@ -1,8 +1,8 @@
 // Grammars of structured output, and texts that they constrain. The compiler refuses a schema, an expression or a
 // grammar with one message, or compiles it within the limits. Then each mask allows exactly the tokens that the matcher
 // accepts, and no text exceeds the limits.
-//   byte 0: kind (schema, regular expression, EBNF, schema of a tool);  then the grammar;  0xFF;  then the text, one
-//   token per byte, 0x01 for the marker of tool calls
+//   byte 0: kind (schema, regular expression, EBNF, schema of a tool, structural tag);  then the grammar;  0xFF;  then
+//   the text, one token per byte, 0x01 for the marker of tool calls
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -19,6 +19,7 @@
 #include "server/structured/formats.h"
 #include "server/structured/grammar.h"
 #include "server/structured/schema.h"
+#include "server/structured/structural_tag.h"
 
 namespace {
 
@@ -60,6 +61,7 @@ std::optional<Json> FormatOf(uint8_t kind, std::string_view text) {
       if (kind == 0) return JsonFormat(schema);
       return CallsFormat(kCallsBegin, {{{"function", {{"name", "f"}, {"parameters", schema}}}}}, true, true);
     }
+    if (kind == 4) return TagFormat(ParseJson(text).root(), "structural_tag");
     const Json quoted = ParseJson(Dump(Json(std::string(text)))).root();  // as in a request
     if (kind == 1) return Json({{"type", "regex"}, {"pattern", quoted}});
     return Json({{"type", "grammar"}, {"grammar", quoted}});
@@ -99,7 +101,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   const size_t split = rest.find('\xFF');
-  const std::optional<Json> format = FormatOf(data[0] % 4, rest.substr(0, split));
+  const std::optional<Json> format = FormatOf(data[0] % 5, rest.substr(0, split));
   if (!format) return 0;
   const auto grammar = world.compiler->Compile(Dump(*format));
   if (!grammar.ok()) {

@@ -59,7 +59,7 @@ class Refused(Fields):
             self.assertEqual(self.server.post(path, {**dict.fromkeys(refused), **body}).status, 200, path)
             for off in [False, 0, "", [], {}]:
                 # Each of these names is meant if it is there at all, or is on unless it is false.
-                own = {"web_search_options": [False], "search_parameters": [False, {}], "stream_reasoning": [], "modalities": [[]]}
+                own = {"web_search_options": [False], "search_parameters": [False, {}], "stream_reasoning": [], "parse_tool_calls": [], "modalities": [[]]}
                 names = [name for name in refused if off in own.get(name, [off]) and type(off) in map(type, own.get(name, [off]))]
                 reply = self.server.post(path, {**{name: off for name in names}, **body})
                 self.assertEqual(reply.status, 200, (path, off, reply.body))
@@ -113,6 +113,10 @@ class Forms(Fields):
                 ({"structured_outputs": {"structural_tag": {"format": {"type": "token", "token": 1}}}}, ["structural_tag", '"token"']),
                 ({"structural_tag": {"format": {"type": "tag", "begin": {"type": "token", "token": 1}, "content": {"type": "any_text"}, "end": ""}}}, ["begin"]),
                 ({"structural_tag": {"format": {"type": "any_text", "max_chars": 1000000000}}}, ["max_chars"]),
+                ({"structural_tag": {"format": {"type": "triggered_tags", "triggers": ["<f", "<g"], "tags": [{"begin": "<f>", "content": {"type": "any_text"}, "end": "/"}]}}},
+                 ["triggers[1]", "no tag"]),
+                ({"structural_tag": {"format": {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": "e" * 70000}}}, ["65536 bytes"]),
+                ({"structural_tag": {"format": {"type": "tag", "begin": "a", "content": {"type": "any_text"}, "end": ""}}}, ["end string must be non-empty"]),
                 ({"structured_outputs": {"json": SCHEMA, "whitespace_pattern": "x*"}}, ["whitespace_pattern"]),
                 ({"response_format": {"type": "json_object", "schema": "x"}}, ["response_format.schema"])]:
             self.refused(self.server.post("/v1/chat/completions", {**BODIES["/v1/chat/completions"], **fields}), 400, *words)
