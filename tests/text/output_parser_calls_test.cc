@@ -1,11 +1,8 @@
-// Damaged calls: never a call with lost or changed arguments. What is known of tools: types, wrapped arguments.
+// What is known of tools: types, wrapped arguments. Options of the parser.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
-#include <optional>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,22 +20,7 @@ using test::Invoke;
 using test::kEos;
 using test::Param;
 using test::ParsePieces;
-
-std::shared_ptr<const std::vector<ToolSignature>> Tools() {
-  return std::make_shared<std::vector<ToolSignature>>(
-      std::vector<ToolSignature>{{.name = "run",
-                                  .parameters = {{.name = "cmd", .types = kStringType, .required = true},
-                                                 {.name = "timeout", .types = kIntegerType},
-                                                 {.name = "factor", .types = kNumberType},
-                                                 {.name = "deep", .types = kBooleanType},
-                                                 {.name = "tags", .types = kArrayType | kNullType},
-                                                 {.name = "any", .types = kAnyType},
-                                                 {.name = "either", .types = kStringType | kIntegerType}}},
-                                 {.name = "two",
-                                  .parameters = {{.name = "a", .types = kStringType, .required = true},
-                                                 {.name = "b", .types = kStringType, .required = true}}},
-                                 {.name = "own", .parameters = {{.name = "input", .types = kStringType}}}});
-}
+using test::Tools;
 
 std::string ParseWith(const std::string& text) {
   OutputParser parser(OutputParserOptions{.tools = Tools()});
@@ -150,150 +132,6 @@ TEST(OutputParserOptions, CallsOfAGrammarComeAtOnce) {
   parser.Finish();
   EXPECT_TRUE(parser.message().cut_off);
   EXPECT_FALSE(ParseJsonValue(parser.message().tool_calls.at(0).arguments).ok());
-}
-
-// A text of calls with the places of its markup: everything but names, keys and values.
-struct Sample {
-  std::string text;
-  std::vector<size_t> markup;       // bytes
-  std::vector<size_t> characters;   // of the markup: first bytes
-  std::vector<std::string> places;  // texts that a change of style replaces
-};
-
-Sample MakeSample(std::mt19937& random) {
-  static const std::vector<std::string> values = {
-      "ls -l", "rm -r build\n# <b>\n",   "say \"hi\" 'now' > a.txt", "5", "{\"a\": 1}", "中文 🙂 \\n",
-      "",      "if a < b && c > d: </p>"};
-  static const std::vector<std::string> json = {"5", "[1, {\"b\": null}]", "true", "{\"cmd\": \"x\"}", "1.50"};
-  Sample sample;
-  const auto add = [&](const std::string& text, bool markup) {
-    for (size_t i = 0; i < text.size(); ++i) {
-      if (!markup) continue;
-      sample.markup.push_back(sample.text.size() + i);
-      if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) sample.characters.push_back(sample.text.size() + i);
-    }
-    sample.text += text;
-  };
-  add(random() % 2 == 0 ? "I look." : "", false);
-  add("\n\n<｜DSML｜tool_calls>\n", true);
-  for (size_t calls = 1 + random() % 3; calls > 0; --calls) {
-    add("<｜DSML｜invoke name=\"", true);
-    const bool run = random() % 4 != 0;
-    add(run ? "run" : "two", false);
-    add("\">\n", true);
-    std::vector<std::string> keys = run ? std::vector<std::string>{"cmd", "timeout", "factor"}
-                                        : std::vector<std::string>{"a", "b"};
-    if (run) keys.resize(1 + random() % 3);
-    for (const std::string& key : keys) {
-      const bool text = key != "timeout" && key != "factor";
-      add("<｜DSML｜parameter name=\"", true);
-      add(key, false);
-      add(text ? "\" string=\"true\">" : "\" string=\"false\">", true);
-      add(text ? values[random() % values.size()] : key == "timeout" ? "5" : json[random() % json.size()], false);
-      add("</｜DSML｜parameter>\n", true);
-    }
-    add("</｜DSML｜invoke>\n", true);
-  }
-  add("</｜DSML｜tool_calls>", true);
-  return sample;
-}
-
-void Replace(std::string* text, const std::string& from, const std::string& to) {
-  if (const size_t at = text->find(from); at != text->npos) text->replace(at, from.size(), to);
-}
-
-// One change. Those of style keep the meaning; the others damage markup, or put markup into any place.
-std::string Mutate(const Sample& sample, std::mt19937& random) {
-  static const std::vector<std::string> inserts = {"</｜DSML｜parameter>",
-                                                   "</｜DSML｜invoke>",
-                                                   "</｜DSML｜tool_calls>",
-                                                   "<｜DSML｜invoke name=\"x\">",
-                                                   "<｜DSML｜parameter name=\"x\">",
-                                                   "<｜DSML｜tool_calls>",
-                                                   "</｜DSML｜parameter>\n</｜DSML｜invoke>",
-                                                   "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"};
-  static const std::string letters = "\"'<>/=x \n{}｜";
-  std::string text = sample.text;
-  const size_t at = sample.characters[random() % sample.characters.size()];
-  const size_t run = std::min<size_t>(
-      1 + random() % 8, static_cast<size_t>(std::count_if(sample.markup.begin(), sample.markup.end(),
-                                                          [&](size_t m) { return m >= at && m < at + 8; })));
-  switch (random() % 12) {
-    case 0:
-      return text.erase(at, run);
-    case 1:
-      text[at] = letters[random() % letters.size()];
-      return text;
-    case 2:
-      return text.insert(at, text.substr(at, 1 + random() % 40));
-    case 3:
-      return text.insert(at, 1, letters[random() % letters.size()]);
-    case 4:
-      return text.insert(random() % text.size(), inserts[random() % inserts.size()]);
-    case 5:
-      return text.substr(0, random() % text.size());
-    case 6:
-      if (at + 1 < text.size()) std::swap(text[at], text[at + 1]);
-      return text;
-    case 7:
-      Replace(&text, "parameter name=\"cmd\" string=\"true\"", "parameter string=\"true\" name=\"cmd\"");
-      return text;
-    case 8:
-      for (const size_t m : sample.markup) {
-        if (m < at && text[m] == '"') text[m] = '\'';
-      }
-      return text;
-    case 9:
-      Replace(&text, "string=\"true\"", "string=\"True\"");
-      return text;
-    case 10:
-      Replace(&text, " string=\"false\"", " type=\"number\" string=\"false\"");
-      return text;
-    default:
-      Replace(&text, "<｜DSML｜tool_calls>", "<｜DSML｜toolcalls>");
-      return text;
-  }
-}
-
-std::string OnlyCalls(const ParsedMessage& m) {
-  return Brief({.reasoning_content = "", .content = "", .tool_calls = m.tool_calls});
-}
-
-// Each result is the original calls, or all of it is text. In two cases no parser can see the damage: the strict parser
-// of the official encoder takes the damaged text for these calls (a ">" more after a tag is a part of the value), or
-// the text ends after one of several calls.
-TEST(OutputParserMutations, NoCallLosesAnArgument) {
-  std::mt19937 random(20260507);
-  int kept = 0, texts = 0, other = 0;
-  for (int round = 0; round < 2000; ++round) {
-    const Sample sample = MakeSample(random);
-    const std::string text = Mutate(sample, random);
-    const OutputParserOptions options{.tools = Tools()};
-    const ParsedMessage original = ParsePieces({sample.text}, options), whole = ParsePieces({text}, options);
-    ASSERT_FALSE(original.tool_calls.empty()) << sample.text;
-    std::vector<std::string_view> pieces;
-    for (size_t at = 0, n = 0; at < text.size(); at += n) {
-      n = 1 + random() % 30;
-      pieces.push_back(std::string_view(text).substr(at, n));
-    }
-    ASSERT_EQ(Brief(ParsePieces(pieces, options)), Brief(whole)) << text;
-    if (whole.tool_calls.empty()) {
-      EXPECT_EQ(whole.content, ParsePieces({text}, {.calls = false}).content) << text;
-      ++texts;
-    } else if (OnlyCalls(whole) == OnlyCalls(original)) {
-      ++kept;
-    } else {
-      const auto strict = ParseOutputStrict(text + kEos, false);
-      const bool ends_early = sample.text.starts_with(text) && OnlyCalls(original).starts_with(OnlyCalls(whole));
-      EXPECT_TRUE(ends_early || (strict.ok() && OnlyCalls(*strict) == OnlyCalls(whole))) << sample.text << "\n->\n"
-                                                                                         << text << "\n->\n"
-                                                                                         << OnlyCalls(whole);
-      ++other;
-    }
-  }
-  EXPECT_GT(kept, 500);
-  EXPECT_GT(texts, 500);
-  EXPECT_LT(other, 100);
 }
 
 }  // namespace

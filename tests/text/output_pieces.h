@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,23 @@ inline std::string Invoke(const std::string& name, const std::string& parameters
 }
 inline std::string Calls(const std::string& invokes) {
   return "<｜DSML｜tool_calls>\n" + invokes + "</｜DSML｜tool_calls>";
+}
+
+// Tools with parameters of each type.
+inline std::shared_ptr<const std::vector<ToolSignature>> Tools() {
+  return std::make_shared<std::vector<ToolSignature>>(
+      std::vector<ToolSignature>{{.name = "run",
+                                  .parameters = {{.name = "cmd", .types = kStringType, .required = true},
+                                                 {.name = "timeout", .types = kIntegerType},
+                                                 {.name = "factor", .types = kNumberType},
+                                                 {.name = "deep", .types = kBooleanType},
+                                                 {.name = "tags", .types = kArrayType | kNullType},
+                                                 {.name = "any", .types = kAnyType},
+                                                 {.name = "either", .types = kStringType | kIntegerType}}},
+                                 {.name = "two",
+                                  .parameters = {{.name = "a", .types = kStringType, .required = true},
+                                                 {.name = "b", .types = kStringType, .required = true}}},
+                                 {.name = "own", .parameters = {{.name = "input", .types = kStringType}}}});
 }
 
 // Assembles a message from deltas alone and checks their order.
