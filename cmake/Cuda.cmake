@@ -1,6 +1,20 @@
-# The CUDA part takes more than half of a build, so AUTO leaves it out without a GPU. Sets DSV4_HAVE_CUDA.
-set(DSV4_CUDA AUTO CACHE STRING "Build the CUDA part: AUTO (if the machine has nvcc and a GPU), ON or OFF")
+# The CUDA part takes more than half of a build, so AUTO leaves it out without a GPU. The default of a sub-project is OFF.
+# Sets DSV4_HAVE_CUDA.
+set(default OFF)
+if(PROJECT_IS_TOP_LEVEL)
+  set(default AUTO)
+endif()
+set(DSV4_CUDA ${default} CACHE STRING "Build the CUDA part: AUTO (if the machine has nvcc and a GPU), ON or OFF")
 set_property(CACHE DSV4_CUDA PROPERTY STRINGS AUTO ON OFF)
+# Machine code only: PTX of an "a" target runs on no other chip. Also accepted: 103a-real, 120a-real. A parent project's
+# CMAKE_CUDA_ARCHITECTURES belong to its own kernels.
+set(DSV4_CUDA_ARCHITECTURES "" CACHE STRING
+  "Architectures of the CUDA part (default: CMAKE_CUDA_ARCHITECTURES at top level, or 90a-real;100a-real)")
+if(DSV4_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES "${DSV4_CUDA_ARCHITECTURES}")  # in this folder and below
+elseif(NOT PROJECT_IS_TOP_LEVEL OR NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES "90a-real;100a-real")
+endif()
 set(DSV4_HAVE_CUDA OFF)
 # The driver makes this file. A test sets another path.
 set(DSV4_GPU_FILE /dev/nvidiactl CACHE FILEPATH "AUTO builds the CUDA part if this file exists")
@@ -15,10 +29,6 @@ elseif(NOT DSV4_CUDA STREQUAL "OFF")
       set(CMAKE_CUDA_COMPILER ${DSV4_NVCC})
     endif()
   endif()
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # Machine code only: PTX of an "a" target runs on no other chip. Also accepted: 103a-real, 120a-real.
-    set(CMAKE_CUDA_ARCHITECTURES "90a-real;100a-real" CACHE STRING "CUDA architectures")
-  endif()
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
@@ -29,7 +39,10 @@ elseif(NOT DSV4_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_STANDARD 20)  # must come after enable_language
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_EXTENSIONS OFF)
-    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # the program starts without CUDA libraries
+    # The program starts without CUDA libraries. dsv4_device links the static runtime, so that programs without the
+    # language CUDA get it, too; CMake's own link of it would be a second one.
+    set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+    find_package(CUDAToolkit REQUIRED)
     set(DSV4_HAVE_CUDA ON)
     message(STATUS "CUDA part: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
   elseif(DSV4_CUDA STREQUAL "ON")

@@ -1,14 +1,30 @@
 # Options shared by every target, and two helpers: dsv4_library and dsv4_test.
 
 # Warnings are errors only with the compilers of Debian 12, which build every change. New or false warnings of other
-# compilers do not stop a build.
+# compilers, or of a parent project, do not stop a build.
 set(judges OFF)
 foreach(compiler "GNU 12" "Clang 14")
-  if("${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" MATCHES "^${compiler}\\.")
+  if(PROJECT_IS_TOP_LEVEL AND "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" MATCHES "^${compiler}\\.")
     set(judges ON)
   endif()
 endforeach()
-option(DSV4_WERROR "Warnings are errors (default: with GCC 12 and Clang 14)" ${judges})
+option(DSV4_WERROR "Warnings are errors (default: with GCC 12 and Clang 14, not in a sub-project)" ${judges})
+if(NOT DSV4_WERROR)
+  set(CMAKE_COMPILE_WARNING_AS_ERROR OFF)
+endif()
+if("${CMAKE_CXX_FLAGS} " MATCHES "-m(arch|cpu|tune)=native ")
+  message(STATUS "CMAKE_CXX_FLAGS has -march=native: the program will run on processors like this one only. The CPU "
+                 "kernels need no such flag, they are compiled for each instruction set")
+endif()
+
+# A parent project may have switched warnings to errors, and exceptions or type information off.
+set(DSV4_OWN_FLAGS "")
+if(NOT PROJECT_IS_TOP_LEVEL)
+  set(DSV4_OWN_FLAGS $<$<COMPILE_LANGUAGE:CXX>:-fexceptions> $<$<COMPILE_LANGUAGE:CXX>:-frtti>)
+  if(NOT DSV4_WERROR)
+    list(APPEND DSV4_OWN_FLAGS $<$<COMPILE_LANGUAGE:CXX>:-Wno-error>)
+  endif()
+endif()
 
 add_library(dsv4_options INTERFACE)
 target_compile_features(dsv4_options INTERFACE cxx_std_20)
@@ -30,6 +46,7 @@ target_compile_options(dsv4_options INTERFACE
   # classes.
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extra-device-vectorization;-diag-suppress=2810>"
   "$<$<AND:$<BOOL:${DSV4_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings;-Xcompiler=-Werror>"
+  ${DSV4_OWN_FLAGS}
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-psabi,-ffp-contract=off>")
 if(DSV4_SANITIZE)
   target_compile_options(dsv4_options INTERFACE -fsanitize=${DSV4_SANITIZE} -fno-omit-frame-pointer -g
@@ -69,7 +86,7 @@ endif()
 
 # Tests named Cuda* need a GPU (tests/support/devices.h). ctest lists them only for the folder "cuda".
 function(dsv4_test name)
-  math(EXPR batch_size "2 * ${CMAKE_UNITY_BUILD_BATCH_SIZE}")
+  math(EXPR batch_size "2 * ${DSV4_UNITY_BATCH_SIZE}")
   set(filter "-Cuda*:*/Cuda*:Campaign*")
   if(name STREQUAL "cuda")
     set(filter "Cuda*:*/Cuda*")

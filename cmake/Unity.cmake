@@ -1,8 +1,9 @@
 # Compiles several files of a target as one (a unity build). This halves a full build, because shared headers are parsed
 # and templates are instantiated once per batch. Names in anonymous namespaces must therefore be unique within a target.
 # The presets cpu and cpu-tsan compile every file alone, which finds missing includes.
+set(DSV4_UNITY_BATCH_SIZE 8 CACHE STRING "Files compiled as one; 0: all files of a target")
 set(CMAKE_UNITY_BUILD ${DSV4_UNITY})
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 8 CACHE STRING "Files compiled as one; 0: all files of a target")
+set(CMAKE_UNITY_BUILD_BATCH_SIZE ${DSV4_UNITY_BATCH_SIZE})
 
 # dsv4_cuda_sources(RESULT ALONE): sets RESULT to the .cu files below the current folder, joined in the same way. CMake
 # supports this itself since 3.31. A small file spends most of its time on the CUDA headers, for the host and for each
@@ -18,7 +19,7 @@ function(dsv4_cuda_sources result alone)
     while(sources)
       set(text "")
       set(count 0)
-      while(sources AND (count EQUAL 0 OR NOT count EQUAL CMAKE_UNITY_BUILD_BATCH_SIZE))
+      while(sources AND (count EQUAL 0 OR NOT count EQUAL DSV4_UNITY_BATCH_SIZE))
         list(POP_FRONT sources source)
         string(APPEND text "#include \"${source}\"\n")
         math(EXPR count "${count} + 1")

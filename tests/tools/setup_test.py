@@ -94,6 +94,15 @@ class Setup(unittest.TestCase):
         code, said = self.run_setup()
         self.assertEqual((code, "libboost-dev" in self.lines("installed")), (0, True), said)
 
+    def test_a_build_needs_no_packages_of_the_tests(self):
+        code, said = self.run_setup("build")
+        self.assertEqual((code, "fetched" in said), (0, True), said)
+        installed = self.lines("installed")
+        for name in ["g++", "git", "libssl-dev", "node-dompurify"]:
+            self.assertIn(name, installed)
+        for name in ["ccache", "libgtest-dev", "libgmock-dev", "libzmq5"]:
+            self.assertNotIn(name, installed)
+
     def test_a_package_that_it_needs_is_named(self):
         code, said = self.run_setup(gone=["ccache"])
         self.assertEqual(code, 1, said)

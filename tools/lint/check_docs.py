@@ -47,7 +47,7 @@ HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*$")
 
 def text_files(root):
     for path in sorted(root.iterdir()):
-        if path.is_file() and path.suffix == ".md":
+        if path.is_file() and (path.suffix == ".md" or path.name == "CMakeLists.txt"):
             yield path
     for folder in FOLDERS:
         base = root / folder

@@ -1,0 +1,1 @@
+int Own() { return 1; }
