@@ -468,7 +468,9 @@ class Https(ServerTestCase):
                 sock.sendall(first + next_one * count)
                 replies = b""
                 while replies.count(b"HTTP/1.1 200") <= count:
-                    replies += sock.recv(65536)
+                    piece = sock.recv(65536)
+                    self.assertTrue(piece, "the connection ended after %d replies" % replies.count(b"HTTP/1.1 200"))
+                    replies += piece
 
     def test_what_is_no_tls_is_hung_up(self):
         with self.server.socket() as sock:

@@ -86,5 +86,18 @@ TEST_F(KvFilesMemory, FilesAreRemovedWithoutAny) {
   EXPECT_TRUE(files_.TakeDone().empty());
 }
 
+TEST(FolderLock, IsNotTakenThroughALink) {
+  const test::TempDir folder, other;
+  std::filesystem::create_symlink(other / "target", folder / "lock");
+  EXPECT_FALSE(FolderLock::Take(folder.path()).ok());
+  EXPECT_FALSE(std::filesystem::exists(other / "target"));
+  std::filesystem::remove(folder / "lock");
+  const auto lock = FolderLock::Take(folder.path());
+  ASSERT_TRUE(lock.ok()) << lock.status().message();
+  const auto second = FolderLock::Take(folder.path());
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.status().message(), ::testing::HasSubstr("another server uses the folder"));
+}
+
 }  // namespace
 }  // namespace dsv4::server

@@ -182,6 +182,27 @@ TEST_F(SchedulerDisk, AFileThatIsDamagedIsReadAgainFromItsPrompt) {
   EXPECT_GT(Metric("dsv4_kv_disk_total", "event=\"refused\""), 0);
 }
 
+// A sound file of other tokens in the place of a known one: the reply would continue another text.
+TEST_F(SchedulerDisk, AFileThatWasExchangedIsReadAgainFromItsPrompt) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  scheduler_.reset();
+  StartWithDisk();
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) paths.push_back(entry.path());
+  ASSERT_GT(paths.size(), 0u);
+  for (const std::string& path : paths) {
+    for (const size_t size : {size_t{299}, size_t{304}})
+      ASSERT_TRUE(FakeImage(Counting(1000, size), {}, engine_.fingerprint, "").Write(path).ok());
+  }
+  const auto again = Submit({Counting(100, 300)}, 5);
+  Wait(again);
+  EXPECT_EQ(again->counts[0].cached, 0);
+  EXPECT_EQ(again->tokens[0], Counting(400, 5));
+  EXPECT_GT(Metric("dsv4_kv_disk_total", "event=\"refused\""), 0);
+}
+
 TEST_F(SchedulerDisk, FilesOfAnotherModelOrWithoutAnOwnerAreNotUsedAndGoFirst) {
   StartWithDisk();
   Wait(Submit({Counting(100, 300)}, 5));
@@ -253,10 +274,14 @@ TEST_F(SchedulerDisk, WhatAClientSentAsIdsTeachesNoSplitNeitherNowNorAfterAResta
     WaitIdle();
     Ids expected = encoded_here ? split : t.Encode(text);
     expected.insert(expected.end(), {user, user});
+    Ids whole = t.Encode(text);  // another tenant has taught nothing
+    whole.insert(whole.end(), {user, user});
     EXPECT_EQ(scheduler_->EncodePrompt("", next), expected) << encoded_here;
+    EXPECT_EQ(scheduler_->EncodePrompt("other", next), whole) << encoded_here;
     scheduler_.reset();
     StartWithDisk();
     EXPECT_EQ(scheduler_->EncodePrompt("", next), expected) << encoded_here;
+    EXPECT_EQ(scheduler_->EncodePrompt("other", next), whole) << encoded_here;
     scheduler_.reset();
     for (const auto& file : std::filesystem::directory_iterator(folder_.path())) std::filesystem::remove(file.path());
   }

@@ -317,6 +317,36 @@ TEST_F(SchedulerTest, PromptsThatBeginAlikeReadTheBeginningOnce) {
   EXPECT_EQ(cached, (std::vector<int64_t>{0, 0, 500}));
 }
 
+// A tenant's prompts leave no trace in what another tenant sees, even while both are being read.
+TEST_F(SchedulerTest, PromptsOfTwoTenantsShareNothing) {
+  std::mutex gate;
+  engine_.before_step = [&] { const std::lock_guard lock(gate); };
+  Start({.prefill_chunk = 100});
+  const auto submit = [&](const std::string& tenant, TokenId last) {
+    Ids prompt = Counting(100, 1000);
+    for (TokenId k = 0; k < 10; ++k) prompt.push_back(3500 + last + k);
+    const auto client = Make({prompt}, 2);
+    client->job->tenant = tenant;
+    EXPECT_TRUE(scheduler_->Submit(client->job).ok());
+    return client;
+  };
+  gate.lock();
+  std::vector<std::shared_ptr<Client>> clients;
+  for (const char* tenant : {"a", "b", "c", ""})
+    clients.push_back(submit(tenant, 0 + 20 * static_cast<TokenId>(clients.size())));
+  gate.unlock();
+  for (const auto& client : clients) Wait(client);
+  WaitIdle();
+  EXPECT_EQ(NumRead(), 4 * 1010);
+  // Nothing was cached where the tenants' prompts part, as if the others had sent nothing.
+  for (const char* tenant : {"a", "b", "c", ""}) {
+    const auto client = submit(tenant, 200);
+    Wait(client);
+    WaitIdle();
+    EXPECT_EQ(client->counts[0].cached, 0) << tenant;
+  }
+}
+
 TEST_F(SchedulerTest, ACancelledPromptIsNotReadAgain) {
   std::atomic<int> steps = 0;
   engine_.before_step = [&] { ++steps; };
