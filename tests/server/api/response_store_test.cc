@@ -3,11 +3,14 @@
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <new>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "io/test_files.h"
@@ -79,6 +82,27 @@ TEST_F(StoredResponses, AreGoneFromTheDiskWhenTheyAreRemoved) {
   EXPECT_NE(store_->Get("", Id('d')), nullptr);
 }
 
+TEST_F(StoredResponses, AreGoneFromTheDiskIfTheyAreRemovedWhileTheyAreWritten) {
+  Restart(size_t{256} << 20);
+  int seen = 0;
+  for (int round = 0; round < 20; ++round) {
+    store_->Put(Id('a'), Response("{" + std::string(40 << 20, ' ') + "}"));
+    bool writes = false;
+    for (int i = 0; i < 20000 && !writes && !fs::exists(Path('a')); ++i) {
+      writes = fs::exists(Path('a') + ".tmp");
+      if (!writes) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    seen += writes ? 1 : 0;
+    EXPECT_TRUE(store_->Remove("", Id('a')).ok());
+    EXPECT_FALSE(fs::exists(Path('a')));
+    EXPECT_FALSE(fs::exists(Path('a') + ".tmp"));
+    if (seen == 3) break;
+  }
+  EXPECT_GT(seen, 0);
+  Restart();
+  EXPECT_TRUE(fs::is_empty(temp_.path()));
+}
+
 TEST_F(StoredResponses, ThatCannotBeRemovedFromTheDiskStay) {
   store_->Put(Id('a'), Response("{}"));
   Restart();
@@ -104,6 +128,16 @@ TEST_F(StoredResponses, ArePlainFilesOfABoundedSize) {
   for (const char c : {'1', '2', '3', '4'}) EXPECT_EQ(store_->Get("", Id(c)), nullptr) << c;
   Restart(8 << 10);
   for (const char c : {'1', '2', '3'}) EXPECT_EQ(store_->Get("", Id(c)), nullptr) << c;
+  // Other names are no responses.
+  fs::remove(Path('4'));
+  Restart(8 << 10);  // removals of files that were beyond the limit end here
+  put('0', good);
+  const std::vector<std::string> others = {"other", "resp_", Id('5').substr(1), Id('5') + "0",
+                                           "resp_" + std::string(24, 'g')};
+  for (const std::string& name : others) std::ofstream(temp_ / (name + ".json")) << good;
+  Restart(8 << 10);
+  for (const std::string& name : others) EXPECT_EQ(store_->Get("", name), nullptr) << name;
+  EXPECT_NE(store_->Get("", Id('0')), nullptr);
   EXPECT_TRUE(fs::exists(temp_ / "elsewhere"));
 }
 
