@@ -303,6 +303,25 @@ class Origins(ServerTestCase):
             self.assertNotIn("access-control-allow-origin", reply.headers)
 
 
+class HostNames(ServerTestCase):
+    """A server that other machines reach."""
+    FLAGS = ["--host", "0.0.0.0", "--allowed-host", "dsv4.example", "--allowed-host", "dsv4.test"]
+
+    def test_only_the_names_that_were_given_are_accepted(self):
+        for name in ["dsv4.example", "DSV4.example:8000", "dsv4.test", "localhost", "127.0.0.1:%d" % self.server.port, "0.0.0.0"]:
+            self.assertEqual(self.server.get("/v1/models", Host=name).status, 200, name)
+        self.assertEqual(self.server.get("/health", Host="elsewhere.example").status, 200)
+        for name in ["elsewhere.example", "example", "a.dsv4.example", "dsv4.example.com", "192.0.2.1"]:
+            for path in ["/v1/models", "/", "/metrics", "/nowhere"]:
+                self.refused(self.server.get(path, Host=name), 403, name, "--allowed-host")
+            self.refused(self.server.post("/tokenize", {"prompt": "a"}, Host=name), 403, name)
+
+    def test_without_names_all_are_accepted(self):
+        server = Server("--host", "0.0.0.0")
+        self.addCleanup(server.stop)
+        self.assertEqual(server.get("/v1/models", Host="elsewhere.example").status, 200)
+
+
 class Life(ServerTestCase):
     FLAGS = ["--max-connections", "3"]
 

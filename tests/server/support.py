@@ -80,7 +80,7 @@ class Server:
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **{"stderr": self.log, **popen})
         end = time.time() + start_timeout * SLOWNESS
         while True:
-            found = re.search(r"listening.*https?://127\.0\.0\.1:(\d+)", self.read_log())
+            found = re.search(r"listening.*https?://(?:127\.0\.0\.1|0\.0\.0\.0):(\d+)", self.read_log())
             if found:
                 break
             if self.process.poll() is not None or time.time() > end:
