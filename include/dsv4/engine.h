@@ -10,6 +10,7 @@
 // otherwise. The engine runs its own worker threads inside a call.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -209,7 +210,8 @@ struct StepItem {
   Session* session;
   std::span<const TokenId> tokens;  // at least one
   LogitRows rows = LogitRows::kLast;
-  std::vector<float>* logits = nullptr;  // resized to rows * V; null with kNone
+  std::vector<float>* logits = nullptr;  // resized to rows * V; null with kNone, and with logits_into
+  std::span<float> logits_into = {};     // memory of the caller instead of `logits`: exactly rows * V floats
   // 0: decode rows, for sampled tokens or tokens in their place. Otherwise prompt rows: the number of prompt tokens
   // that the request computes, in this step and in its other steps.
   int64_t prompt_tokens = 0;
@@ -271,10 +273,19 @@ class Engine {
   // The two halves of LoadSnapshot(path). ReadSnapshot may be called from any thread, also while another thread uses
   // the engine, after SnapshotFingerprint has returned once.
   virtual Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(const std::string& path) = 0;
+  // The same for the bytes of SnapshotImage::bytes, which are copied. Any bytes are safe: they are checked like a file.
+  Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(std::span<const std::byte> bytes) {
+    return ReadSnapshotBytes(bytes);
+  }
   virtual Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const SnapshotImage& image) = 0;
 
   // Returns the header of a snapshot file. Reads only the header. Same errors as LoadSnapshot.
   virtual Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) = 0;
+
+  // Any thread. While `stopped` is true, Step, Decode and Session::Append end with kCancelled: at once, or within the
+  // time of a layer while they run. Several ranks and GPUs finish the pass that has begun. A stopped pass changes no
+  // session, except that its tokens count among those that Session::Truncate says the session ever had.
+  virtual void SetStopped(bool stopped) { (void)stopped; }
 
   // Returns the bytes of KV memory that sessions and snapshots hold. Shared memory counts once.
   virtual int64_t kv_bytes() const = 0;
@@ -286,7 +297,8 @@ class Engine {
   // Runs one step for several sessions with different numbers of tokens (a ragged batch). By default each session gets
   // exactly the logits that it would get alone, bit for bit. The options max_decode_rows, amx and
   // offload.expert_compute can change this (docs/dev/numerics.md, 4). Requires that each session appears at most once.
-  // kInvalidArgument if an item has more tokens than its prompt_tokens. On an error no session has changed.
+  // kInvalidArgument if an item has more tokens than its prompt_tokens, or logits_into has another size. On an error no
+  // session has changed.
   virtual Status Step(std::span<const StepItem> items) = 0;
 
   // Draws and appends tokens for several sessions until each item has ended. Appends every draw except the last of each
@@ -321,6 +333,9 @@ class Engine {
 
   // Measures the rate, in bytes per second, at which the device reads its memory.
   virtual Result<double> MeasureReadRate() = 0;
+
+ protected:
+  virtual Result<std::shared_ptr<const SnapshotImage>> ReadSnapshotBytes(std::span<const std::byte> bytes);
 };
 
 // Writes the weights of options.synthetic as a checkpoint into the new folder `dir`: config.json, and safetensors

@@ -25,10 +25,17 @@ class Session {
   // Appends tokens as a prompt, in chunks of EngineOptions::prefill_chunk. A single token is appended as a decode row
   // unless the session is empty (see StepItem). Writes `logits` [1, V] (kLast) or [tokens, V] (kAll); does not write
   // them with kNone. Errors: kInvalidArgument (an id outside the vocabulary; nothing is appended), kResourceExhausted
-  // (context limit; nothing is appended) or (memory), kCancelled (by `progress`, between two chunks; the chunks before
-  // stay appended).
+  // (context limit; nothing is appended) or (memory), kCancelled (by `progress`, between two chunks, or by
+  // Engine::SetStopped; the chunks before stay appended).
   virtual Status Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
                         const ProgressFn& progress = {}) = 0;
+
+  // The same with memory of the caller for the logits: exactly rows * V floats, [rows, V]; none with kNone. Any other
+  // size is kInvalidArgument, and nothing is appended.
+  Status Append(std::span<const TokenId> tokens, LogitRows rows, std::span<float> logits,
+                const ProgressFn& progress = {}) {
+    return AppendInto(tokens, rows, logits, progress);
+  }
 
   // Removes the tokens at positions from `num_tokens`. Later results have the same bits as if these tokens had never
   // been appended. Snapshots do not change. Errors, after which nothing has changed: kInvalidArgument (`num_tokens` is
@@ -46,6 +53,13 @@ class Session {
   // Returns the bytes of KV state that the session holds; own_bytes() without the memory shared with snapshots.
   virtual int64_t memory_bytes() const = 0;
   virtual int64_t own_bytes() const = 0;
+
+ protected:
+  virtual Status AppendInto(std::span<const TokenId> tokens, LogitRows rows, std::span<float> logits,
+                            const ProgressFn& progress) {
+    (void)tokens, (void)rows, (void)logits, (void)progress;
+    return Unsupported("this session writes logits to vectors only");
+  }
 };
 
 }  // namespace dsv4

@@ -8,8 +8,10 @@
 // window rings, the compressor states and the incomplete page.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +39,18 @@ class SnapshotImage {
   // Writes the file that Engine::LoadSnapshot reads, with checksums. Writes a temporary file, syncs it to the disk and
   // renames it, so that `path` never contains half a snapshot. Errors: kInvalidArgument, kNotFound, kResourceExhausted.
   virtual Status Write(const std::string& path) const = 0;
+
+  // Writes the same bytes to `out`, for Engine::ReadSnapshot. Error: kInvalidArgument (`out` is not info().file_bytes
+  // long).
+  virtual Status CopyTo(std::span<std::byte> out) const {
+    (void)out;
+    return Unsupported("this image has no bytes");
+  }
+  Result<std::vector<std::byte>> bytes() const {
+    std::vector<std::byte> out(static_cast<size_t>(info().file_bytes));
+    DSV4_RETURN_IF_ERROR(CopyTo(out));
+    return out;
+  }
 };
 
 // Immutable. May outlive its session and its engine. After its engine is destroyed, no session can continue from it.

@@ -58,7 +58,7 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
     std::vector<LiveItem> live = LiveItemsOf(items);
     const TokenFn taken = [&](size_t item, const SampledToken& token) {
       repicker_.Look(*ranks_);
-      return on_token(item, token);
+      return on_token(item, token) && !stopped_;
     };
     DecodeLoop loop(*decode_steps_, info_, items, taken, live);
     const auto max_rows = [](int64_t) { return DeviceRound::kMaxRows; };
@@ -71,7 +71,9 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
       auto* session = static_cast<SessionImpl*>(items[i].session);
       written.push_back({&session->caches(), static_cast<int64_t>(session->tokens().size())});
     }
+    DSV4_RETURN_IF_ERROR(CheckStopped());
     DSV4_RETURN_IF_ERROR(drafting_.drafter == nullptr ? loop.Run() : rounds.Run());
+    DSV4_RETURN_IF_ERROR(CheckStopped());
     if (!options_.ranks.check) return {};
     for (size_t i = 0; i < items.size(); ++i)
       written[i].end = static_cast<int64_t>(static_cast<SessionImpl*>(items[i].session)->tokens().size());

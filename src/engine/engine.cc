@@ -22,6 +22,14 @@ EngineOptions WithoutCalls(EngineOptions options) {
   return options;
 }
 
+// For logits in memory of the caller.
+Status CheckRoom(LogitRows rows, int64_t tokens, int64_t vocab, size_t given) {
+  const int64_t num_rows = rows == LogitRows::kAll ? tokens : rows == LogitRows::kLast ? 1 : 0;
+  if (given == static_cast<size_t>(num_rows * vocab)) return {};
+  return InvalidArgument(StrCat("there is room for ", given, " floats of logits, and ", num_rows, " rows of ", vocab,
+                                " have ", num_rows * vocab, "; give exactly that many"));
+}
+
 Status NoMemoryForStep() {
   return ResourceExhausted("no memory for this step; use a smaller prefill chunk or fewer sequences");
 }
@@ -117,11 +125,21 @@ Status EngineImpl::AppendTo(SessionImpl& session, std::span<const TokenId> token
   const auto total = static_cast<int64_t>(tokens.size());
   const int64_t v = info_.vocab_size;
   const int64_t num_rows = rows == LogitRows::kAll ? total : rows == LogitRows::kLast ? 1 : 0;
+  if (num_rows == 0) return AppendInto(session, tokens, rows, {}, progress);
   try {
-    if (num_rows > 0) logits->resize(static_cast<size_t>(num_rows * v));
+    logits->resize(static_cast<size_t>(num_rows * v));
   } catch (const std::exception&) {
     return ResourceExhausted(StrCat("no memory for ", num_rows, " rows of logits"));
   }
+  return AppendInto(session, tokens, rows, *logits, progress);
+}
+
+Status EngineImpl::AppendInto(SessionImpl& session, std::span<const TokenId> tokens, LogitRows rows,
+                              std::span<float> logits, const ProgressFn& progress) {
+  DSV4_RETURN_IF_ERROR(CheckTokens(info_, LengthOf(session), tokens));
+  const auto total = static_cast<int64_t>(tokens.size());
+  const int64_t v = info_.vocab_size;
+  DSV4_RETURN_IF_ERROR(CheckRoom(rows, total, v, logits.size()));
   const Regime regime = runner().regimes().Of(total > 1 || session.tokens().empty() ? total : 0);
   for (int64_t done = 0; done < total;) {
     const int64_t n = std::min(prefill_chunk_, total - done);
@@ -131,7 +149,7 @@ Status EngineImpl::AppendTo(SessionImpl& session, std::span<const TokenId> token
               .rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows,
               .logits = nullptr,
               .regime = regime};
-    if (part.rows != LogitRows::kNone) part.logits = logits->data() + (rows == LogitRows::kAll ? done * v : 0);
+    if (part.rows != LogitRows::kNone) part.logits = logits.data() + (rows == LogitRows::kAll ? done * v : 0);
     DSV4_RETURN_IF_ERROR(RunPart(part));
     done += n;
     if (progress && !progress({Progress::Phase::kPrefill, done, total}) && done < total) {
@@ -156,6 +174,11 @@ Result<std::shared_ptr<const SnapshotImage>> EngineImpl::ReadSnapshot(const std:
   return ReadImage(path, kv_layout_, fingerprint_, info_);
 }
 
+Result<std::shared_ptr<const SnapshotImage>> EngineImpl::ReadSnapshotBytes(std::span<const std::byte> bytes) {
+  DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
+  return ReadImage(bytes, kv_layout_, fingerprint_, info_);
+}
+
 Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const SnapshotImage& image) {
   DSV4_RETURN_IF_ERROR(health());
   return SnapshotFrom(image, memory_);
@@ -174,8 +197,13 @@ Status EngineImpl::TakeParts(std::span<const StepItem> items) {
       if (other.session == session) return InvalidArgument("a session appears twice in one step");
     }
     DSV4_RETURN_IF_ERROR(CheckTokens(info_, static_cast<int64_t>(session->tokens().size()), item.tokens));
-    if (item.rows != LogitRows::kNone && item.logits == nullptr) {
+    const bool to_vector = item.logits != nullptr && item.logits_into.empty();
+    if (item.logits != nullptr && !to_vector) return InvalidArgument("a step item has both logits and logits_into");
+    if (!to_vector && item.rows != LogitRows::kNone && item.logits_into.empty())
       return InvalidArgument("a step item requests logits, but its `logits` is null");
+    if (!to_vector) {
+      DSV4_RETURN_IF_ERROR(
+          CheckRoom(item.rows, static_cast<int64_t>(item.tokens.size()), info_.vocab_size, item.logits_into.size()));
     }
     if (item.prompt_tokens != 0 && item.prompt_tokens < static_cast<int64_t>(item.tokens.size())) {
       return InvalidArgument(
@@ -190,6 +218,8 @@ Status EngineImpl::TakeParts(std::span<const StepItem> items) {
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].rows == LogitRows::kNone) continue;
+    parts[i].logits = items[i].logits_into.data();
+    if (items[i].logits == nullptr) continue;
     const size_t rows = parts[i].rows == LogitRows::kAll ? parts[i].tokens.size() : 1;
     items[i].logits->resize(rows * static_cast<size_t>(info_.vocab_size));
     parts[i].logits = items[i].logits->data();
@@ -235,10 +265,36 @@ Status EngineImpl::Run() {
     }
     const int64_t most_rows = std::min(*std::max_element(rows.begin(), rows.end()), MostStepRows(options_));
     ranks_->Reserve(std::min(total, most), std::min(most_rows, most));
-    while (!parts.empty()) DSV4_RETURN_IF_ERROR(RunPass(budget));
-    return {};
+    return RunPasses(budget);
   } catch (const std::bad_alloc&) {
     return NoMemoryForStep();
+  }
+}
+
+// Restores all sessions of a step that is stopped, also those that earlier passes have finished.
+Status EngineImpl::RunPasses(int64_t budget) {
+  DSV4_RETURN_IF_ERROR(CheckStopped());
+  stop_.reset();
+  if (SaveSessions()) stop_.emplace(PassStop{.wanted = &stopped_});
+  while (!parts_.empty()) {
+    const Status status = RunPass(budget);
+    if (stop_ && stop_->ended) {
+      for (const auto& [session, state] : saved_) session->Restore(state);
+    }
+    DSV4_RETURN_IF_ERROR(status);
+  }
+  return {};
+}
+
+bool EngineImpl::SaveSessions() {
+  saved_.clear();
+  if (ranks_->count() > 1 || !runner().on_host()) return false;
+  try {
+    for (const Part& part : parts_)
+      saved_.emplace_back(part.session, part.session->SaveFor(static_cast<int64_t>(part.tokens.size())));
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;  // the step runs to its end
   }
 }
 
@@ -292,8 +348,10 @@ Status EngineImpl::RunPass(int64_t budget) {
     room -= AddToStep(part, std::max<int64_t>(room - waiting, 1));
   }
 
-  DSV4_RETURN_IF_ERROR(
-      ranks_->Forward(step_, regime, step_caches_, [this](int64_t first, int64_t count) { TakeRows(first, count); }));
+  DSV4_RETURN_IF_ERROR(ranks_->Forward(
+      step_, regime, step_caches_, [this](int64_t first, int64_t count) { TakeRows(first, count); },
+      stop_ ? &*stop_ : nullptr));
+  if (stop_ && stop_->ended) return WasStopped();
   if (options_.ranks.check) DSV4_RETURN_IF_ERROR(CheckPass());
   if (!runner().device().Synchronize().ok()) return health();  // health() names the rank
   for (Part& part : parts) {
@@ -305,6 +363,11 @@ Status EngineImpl::RunPass(int64_t budget) {
   }
   std::erase_if(parts, [](const Part& part) { return part.tokens.empty(); });
   return {};
+}
+
+Result<std::shared_ptr<const SnapshotImage>> Engine::ReadSnapshotBytes(std::span<const std::byte> bytes) {
+  (void)bytes;
+  return Unsupported("this engine reads snapshots from files only");
 }
 
 Result<std::shared_ptr<const KvSnapshot>> Engine::LoadSnapshot(const std::string& path) {

@@ -1,9 +1,12 @@
 // Implementation of include/dsv4/engine.h: requests become steps, steps become passes of a Runner. No math here.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -52,6 +55,9 @@ class EngineImpl : public Engine, public SessionOwner {
   Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) override;
   Status AppendTo(SessionImpl& session, std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
                   const ProgressFn& progress) override;
+  Status AppendInto(SessionImpl& session, std::span<const TokenId> tokens, LogitRows rows, std::span<float> logits,
+                    const ProgressFn& progress) override;
+  void SetStopped(bool stopped) override { stopped_ = stopped; }
   Result<std::string> SnapshotFingerprint() override;
   Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(const std::string& path) override;
   Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const SnapshotImage& image) override;
@@ -83,6 +89,9 @@ class EngineImpl : public Engine, public SessionOwner {
   // times, and repeated steps are recorded. Requires: no Decode is running. Skipped if there is not enough memory.
   Status MeasureDrafts();
 
+ protected:
+  Result<std::shared_ptr<const SnapshotImage>> ReadSnapshotBytes(std::span<const std::byte> bytes) override;
+
  private:
   // Closes the devices. Afterwards every call fails with `why`.
   void CloseDevices(Status why);
@@ -95,6 +104,11 @@ class EngineImpl : public Engine, public SessionOwner {
   Status Run();
   // One forward pass over rows of one regime, at most `budget` of prompts. Removes the parts that it finishes.
   Status RunPass(int64_t budget);
+  Status RunPasses(int64_t budget);
+  // Whether a pass may end early (SetStopped): its sessions can be restored. Saves them.
+  bool SaveSessions();
+  static Status WasStopped() { return Cancelled("the engine was told to stop"); }
+  Status CheckStopped() const { return stopped_ ? WasStopped() : Status(); }
   Status CheckPass();  // compares the ranks after RunPass: RankOptions::check
   void TakeRows(int64_t first, int64_t count);
   // Adds up to `most` of the part's next tokens to step_. Returns the number of tokens.
@@ -125,6 +139,9 @@ class EngineImpl : public Engine, public SessionOwner {
   Drafting drafting_;
   Repicker repicker_;
   dsv4::Step step_;
+  std::atomic<bool> stopped_{false};
+  std::optional<PassStop> stop_;  // of the running step; not set: its passes run to their end
+  std::vector<std::pair<SessionImpl*, SessionImpl::State>> saved_;  // of the running step's sessions, if stop_ is set
   std::vector<Part> parts_;               // of the running step; kept, like step_, so that a step allocates nothing
   std::vector<RankCaches*> step_caches_;  // of the sequences in step_
 };

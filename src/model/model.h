@@ -4,6 +4,7 @@
 //   OpenModel -> ModelSource (read and checked, nothing loaded) -> Load -> LoadedModel -> Forward
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -71,6 +72,12 @@ struct Step {
   }
 };
 
+// Ends a pass between two layers. What the pass wrote to caches is then a part of its rows.
+struct PassStop {
+  const std::atomic<bool>* wanted;
+  bool ended = false;  // the pass ended early
+};
+
 // The same for kernels: the arrays are in the device's memory.
 struct StepView {
   Tensor tokens;                            // i32 [T]
@@ -81,6 +88,7 @@ struct StepView {
   Tensor logit_rows;         // i32 [R]
   int64_t most_each = 0;     // the most tokens of one sequence
   bool keeps_drafts = true;  // as in Step
+  PassStop* stop = nullptr;  // null: the pass runs to its end
 
   int64_t num_tokens() const { return tokens.dim(0); }
 };
@@ -122,8 +130,8 @@ class LoadedModel {
 
   // `logits` is f32 [R, V] or has fewer rows (at least 1). With fewer rows Forward writes the logits in pieces, each
   // into the same memory. It calls `take`, if set, after it has queued the kernels of a piece. Appends the step's
-  // tokens to the caches of its sequences. Requires: their pages reach that far, and `memory` comes from MakeStepMemory
-  // of this model.
+  // tokens to the caches of its sequences. step.stop may end it early. Requires: their pages reach that far, and
+  // `memory` comes from MakeStepMemory of this model.
   virtual void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits,
                        const TakeLogits& take) const = 0;
 

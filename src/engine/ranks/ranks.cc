@@ -105,9 +105,10 @@ void Ranks::Synchronize() {
   for (int r = 0; r < count(); ++r) (void)runner(r).device().Synchronize();
 }
 
-Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches, const TakeLogits& take) {
+Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches, const TakeLogits& take,
+                      PassStop* stop) {
   if (count() == 1) {
-    leader().Forward(step, rows, take);
+    leader().Forward(step, rows, take, stop);
     return {};
   }
   DSV4_RETURN_IF_ERROR(GiveViews(step, caches));

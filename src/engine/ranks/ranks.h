@@ -42,8 +42,9 @@ class Ranks {
 
   // Queues the pass on every rank; with several ranks, returns when it has run. `take` gets the leader's logits
   // (Runner::Forward). `step` has the leader's views of sequences; caches[s] has the caches of all ranks. After an
-  // error of one rank the others do not wait for it, and status() reports it.
-  Status Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches, const TakeLogits& take);
+  // error of one rank the others do not wait for it, and status() reports it. `stop`: for one rank.
+  Status Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches, const TakeLogits& take,
+                 PassStop* stop = nullptr);
 
   // Runs a pass of the model's draft module on every rank, with one row per sequence (LoadedModel::Draft). Returns its
   // logits [S, V] and confidences [S]. Requires: Reserve has allocated the memory.

@@ -82,9 +82,13 @@ void Runner::Queue(const StepView& view, const TakeLogits& take) {
   model_->Forward(ctx_, view, *memory_, memory_->Logits(std::min(view.logit_rows.dim(0), memory_->max_rows())), take);
 }
 
-void Runner::Forward(const Step& step, Regime rows, const TakeLogits& take) {
+void Runner::Forward(const Step& step, Regime rows, const TakeLogits& take, PassStop* stop) {
   if (!BeginPass()) return;
-  if (!Repeats(step, rows)) return Queue(Place(step, rows), take);
+  if (!Repeats(step, rows)) {
+    StepView view = Place(step, rows);
+    view.stop = stop;
+    return Queue(view, take);
+  }
   const StepView view = Place(FillUp(step), rows);
   recordings_.Run(RepeatedOf(step), [&] { Queue(view, {}); });
   if (take) take(0, step.num_tokens());

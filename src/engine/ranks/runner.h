@@ -46,8 +46,9 @@ class Runner {
 
   // Queues the forward pass of `step`, rows of one regime that fit the memory. On a device, a step with few decode rows
   // per sequence, all with logits, is filled up with padding rows and runs from a recording. `take`, if it is set, gets
-  // all of its logits (LoadedModel::Forward). Binds the device to the calling thread.
-  void Forward(const Step& step, Regime rows, const TakeLogits& take);
+  // all of its logits (LoadedModel::Forward). `stop` may end a pass that is not recorded. Binds the device to the
+  // calling thread.
+  void Forward(const Step& step, Regime rows, const TakeLogits& take, PassStop* stop = nullptr);
   // RecordsNext: whether Forward would record first. Prepare does only that (Recordings::Prepare).
   bool RecordsNext(const Step& step, Regime rows) const;
   void Prepare(const Step& step, Regime rows);

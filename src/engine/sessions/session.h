@@ -27,6 +27,8 @@ class SessionOwner {
   // Session::Append of one of its sessions.
   virtual Status AppendTo(SessionImpl& session, std::span<const TokenId> tokens, LogitRows rows,
                           std::vector<float>* logits, const ProgressFn& progress) = 0;
+  virtual Status AppendInto(SessionImpl& session, std::span<const TokenId> tokens, LogitRows rows,
+                            std::span<float> logits, const ProgressFn& progress) = 0;
   // Also sets SequenceMemory::fingerprint.
   virtual Result<std::string> SnapshotFingerprint() = 0;
 
@@ -89,6 +91,10 @@ class SessionImpl : public Session {
                 const ProgressFn& progress) override {
     return owner_->AppendTo(*this, tokens, rows, logits, progress);
   }
+  Status AppendInto(std::span<const TokenId> tokens, LogitRows rows, std::span<float> logits,
+                    const ProgressFn& progress) override {
+    return owner_->AppendInto(*this, tokens, rows, logits, progress);
+  }
   Status Truncate(int64_t num_tokens) override;
   void Reset() override;
   Result<std::shared_ptr<const KvSnapshot>> Snapshot() override;
@@ -113,6 +119,29 @@ class SessionImpl : public Session {
   void NoteWritten(int64_t num_tokens) { written_ = std::max(written_, num_tokens); }
   // Removes the last tokens of a step: at most kSpareSlots of the tokens ever written.
   void TakeBack(size_t count) { KeepFirst(tokens_.size() - count); }
+
+  // What a step that is stopped changes: its tokens, and where it has more of them than rings can roll back, the rings.
+  struct State {
+    size_t num_tokens = 0;
+    int64_t written = 0, drafts_from = 0;
+    int64_t more = 0;            // tokens of the step
+    std::vector<uint8_t> rings;  // the fixed block; empty: it is not needed
+  };
+  // For steps of `more` tokens of a session on the host with one rank.
+  State SaveFor(int64_t more) const {
+    State state{.num_tokens = tokens_.size(), .written = written_, .drafts_from = drafts_from_, .more = more};
+    if (more > kMaxTruncatedTokens && !tokens_.empty())
+      state.rings.assign(cache().fixed(), cache().fixed() + memory_->layout().fixed_bytes);
+    return state;
+  }
+  void Restore(const State& state) {
+    if (state.num_tokens == 0) return Reset();
+    KeepFirst(state.num_tokens);
+    drafts_from_ = state.drafts_from;
+    written_ = state.written;
+    if (state.rings.empty()) return NoteWritten(static_cast<int64_t>(state.num_tokens) + state.more);
+    std::copy(state.rings.begin(), state.rings.end(), cache().fixed());
+  }
 
   // The rings of a draft module lack the positions before (Step::keeps_drafts).
   void SkipDrafts() { drafts_from_ = static_cast<int64_t>(tokens_.size()); }

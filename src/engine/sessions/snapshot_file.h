@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,6 +46,7 @@ class ImageImpl : public SnapshotImage {
 
   const SnapshotInfo& info() const override { return info_; }
   Status Write(const std::string& path) const override;
+  Status CopyTo(std::span<std::byte> out) const override;
 
   int64_t num_pages() const { return head_.num_pages; }
   int64_t num_written() const { return head_.num_written; }
@@ -72,6 +74,9 @@ std::shared_ptr<ImageImpl> NewImage(SnapshotHead head, std::string_view fingerpr
 Result<SnapshotInfo> ReadImageInfo(const std::string& path, const KvLayout& layout, const std::string& fingerprint,
                                    const ModelInfo& model);
 Result<std::shared_ptr<const SnapshotImage>> ReadImage(const std::string& path, const KvLayout& layout,
+                                                       const std::string& fingerprint, const ModelInfo& model);
+// The same for the bytes of a file.
+Result<std::shared_ptr<const SnapshotImage>> ReadImage(std::span<const std::byte> bytes, const KvLayout& layout,
                                                        const std::string& fingerprint, const ModelInfo& model);
 
 }  // namespace dsv4

@@ -189,6 +189,10 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
     if (by_tokens) GatherStreams(ctx, c, f, &site);
   };
   for (int64_t l = 0; l < c.num_layers; ++l) {
+    if (step.stop != nullptr && step.stop->wanted->load(std::memory_order_relaxed)) {
+      step.stop->ended = true;
+      return;
+    }
     const LayerPlan& planned = model.plans[static_cast<size_t>(l)][step_class];
     const LayerPlan plan = observer ? Observed(planned) : planned;
     const bool sliding = c.kind(l) == LayerKind::kSliding;
