@@ -124,13 +124,7 @@ int RunServe(const ServeOptions& options) {
   };
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress,
                                                     server.log_json ? TellPlan::kNever : TellPlan::kAlways);
-  if (server.kv_budget_bytes == 0) {
-    constexpr int64_t kLeast = int64_t{64} << 20, kUnknown = int64_t{8} << 30, kPageTokens = 256;
-    const int64_t free = engine->free_bytes();
-    const auto two = static_cast<int64_t>(
-        2 * (static_cast<double>(engine->info().kv_fixed_bytes) + kPageTokens * engine->info().kv_bytes_per_token));
-    server.kv_budget_bytes = free == 0 ? kUnknown : std::max({free / 2, kLeast, two});
-  }
+  if (server.kv_budget_bytes == 0) server.kv_budget_bytes = DefaultKvBudget(*engine);
   server.interrupted = Interrupted;
   Must(Serve(*engine, *tokenizer, server));
   return kExitDone;

@@ -2,9 +2,13 @@
 #include "dsv4/server.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <csignal>
+#include <initializer_list>
+#include <mutex>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include <unistd.h>
@@ -63,18 +67,30 @@ bool IsQuick(std::string_view path) {
 
 class Server {
  public:
+  // ---- Any thread, after Start
+
+  int port() const { return http_->port(); }
+  int metrics_port() const { return http_->metrics_port(); }
+  void EndWithin(double seconds) {
+    http_->Post([this, seconds] { BeginDrain(seconds, {{"busy", static_cast<int64_t>(http_->num_busy())}}); });
+  }
+
+  // ---- The thread that made it
+
   Server(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options)
       : engine_(engine),
         tokenizer_(tokenizer),
         options_(options),
-        log_(options.log_json),
+        log_(options.log_json, 2, options.on_log),
         metrics_(options.model_name, options.num_ranks) {}
 
-  Status Run() {
-    KeepMemoryReserve(kMemoryReserve);
+  // Opens the ports and starts all threads but the I/O thread. `owns_process`: the server handles the signals of the
+  // process, and ends it when its threads cannot be ended.
+  Status Start(bool owns_process) {
+    owns_process_ = owns_process;
     DSV4_RETURN_IF_ERROR(CheckKvBudget(options_.kv_budget_bytes, engine_.info()));
     DSV4_RETURN_IF_ERROR(Listen());
-    DSV4_RETURN_IF_ERROR(CatchSignals());
+    if (owns_process) DSV4_RETURN_IF_ERROR(CatchSignals());
     DSV4_RETURN_IF_ERROR(OpenSpans());
     DSV4_RETURN_IF_ERROR(OpenKvEvents());
     DSV4_ASSIGN_OR_RETURN(folder_lock_, TakeDiskFolder(options_));
@@ -93,6 +109,11 @@ class Server {
       Warn("--kv-budget is " + std::to_string(options_.kv_budget_bytes) + " bytes but only " + std::to_string(free) +
            " are free: KV memory above that makes requests fail, or the system kills the process");
     }
+    return {};
+  }
+
+  // The I/O thread: serves until the end, whose reason it returns.
+  Status Run() {
     http_->Run();
 
     stopped_ = true;
@@ -383,10 +404,19 @@ class Server {
   }
 
   void OnSignal(int signal) {
-    draining_ = true;
-    drain_end_ = Clock::now() +
-                 std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.drain_timeout_s));
-    log_.Line("draining", {{"signal", int64_t{signal}}, {"busy", static_cast<int64_t>(http_->num_busy())}});
+    BeginDrain(options_.drain_timeout_s,
+               {{"signal", int64_t{signal}}, {"busy", static_cast<int64_t>(http_->num_busy())}});
+  }
+  // A second call may only shorten the time.
+  void BeginDrain(double seconds, std::initializer_list<LogField> fields) {
+    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    if (stopped_) return;
+    if (std::exchange(draining_, true)) {
+      drain_end_ = std::min(drain_end_, end);
+      return;
+    }
+    drain_end_ = end;
+    log_.Line("draining", fields);
     http_->Drain();
     scheduler_->Drain();
     WaitUntilDrained();
@@ -408,13 +438,14 @@ class Server {
     if (Clock::now() > end) return GiveUp(now);
     http_->PostAfter(kDrainPoll, [this, now, end] { WaitUntilStopped(now, end); });
   }
-  // Threads that hang cannot be joined, so the process ends at once.
+  // Threads that hang cannot be joined, so a process of the server ends at once. Another process waits for them.
   void GiveUp(Scheduler::Activity stuck) {
     log_.Line(LogLevel::kError, "stuck",
               {{"what", stuck == Scheduler::Activity::kRestart ? "reopening the device"
                         : stuck == Scheduler::Activity::kSave  ? "writing the prefix cache to --kv-disk"
                                                                : "a step of the engine"},
                {"seconds", Rounded(scheduler_->SecondsStuck(), 1)}});
+    if (!owns_process_) return WaitUntilStopped(stuck, Clock::now() + kStopTime);
     http_->PostAfter(kLastReplies, [] { ::_exit(1); });
   }
 
@@ -470,6 +501,7 @@ class Server {
   std::optional<FileWatch> file_watch_;
   std::unique_ptr<SpanExporter> spans_;  // null: spans are not exported
   ThroughputLog throughput_{log_, metrics_};
+  bool owns_process_ = false;
   bool tells_throughput_ = false, gives_back_ = false, draining_ = false;
   Status fatal_;  // why the server ends without a signal
   Clock::time_point drain_end_;
@@ -481,13 +513,93 @@ class Server {
 
 namespace dsv4 {
 
-Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options) {
+namespace {
+
+template <typename Call>
+Status WithThreads(const Call& call) {
   try {
-    return server::Server(engine, tokenizer, options).Run();
+    return call();
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) throw;
   }
   return ResourceExhausted("cannot start the server's threads: raise the limits of the process (ulimit -u, -v)");
 }
+
+ServerOptions WithDefaults(ServerOptions options, const Engine& engine) {
+  if (options.model_name.empty()) options.model_name = "dsv4";
+  if (options.kv_budget_bytes == 0) options.kv_budget_bytes = DefaultKvBudget(engine);
+  return options;
+}
+
+}  // namespace
+
+Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options) {
+  return WithThreads([&]() -> Status {
+    server::KeepMemoryReserve(server::kMemoryReserve);
+    server::Server server(engine, tokenizer, options);
+    DSV4_RETURN_IF_ERROR(server.Start(/*owns_process=*/true));
+    return server.Run();
+  });
+}
+
+class HttpServer::Impl {
+ public:
+  Impl(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options)
+      : options_(WithDefaults(options, engine)), server_(engine, tokenizer, options_) {}
+  ~Impl() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  Status Start() {
+    DSV4_RETURN_IF_ERROR(server_.Start(/*owns_process=*/false));
+    thread_ = std::thread([this] {
+      const Status status = server_.Run();
+      const std::lock_guard lock(mutex_);
+      ended_ = status;
+      changed_.notify_all();
+    });
+    return {};
+  }
+
+  server::Server& server() { return server_; }
+  Status Wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_.has_value(); });
+    return *ended_;
+  }
+  double drain_timeout_s() const { return options_.drain_timeout_s; }
+
+ private:
+  const ServerOptions options_;
+  server::Server server_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Status> ended_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() { Stop(); }
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Start(Engine& engine, const Tokenizer& tokenizer,
+                                                      const ServerOptions& options) {
+  std::unique_ptr<Impl> impl;
+  DSV4_RETURN_IF_ERROR(WithThreads([&]() -> Status {
+    impl = std::make_unique<Impl>(engine, tokenizer, options);
+    return impl->Start();
+  }));
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+int HttpServer::port() const { return impl_->server().port(); }
+int HttpServer::metrics_port() const { return impl_->server().metrics_port(); }
+void HttpServer::Drain(double timeout_s) {
+  impl_->server().EndWithin(std::min(timeout_s < 0 ? impl_->drain_timeout_s() : timeout_s, 1e9));
+}
+void HttpServer::Stop() {
+  impl_->server().EndWithin(0);
+  (void)impl_->Wait();
+}
+Status HttpServer::Wait() { return impl_->Wait(); }
 
 }  // namespace dsv4

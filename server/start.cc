@@ -85,7 +85,7 @@ Status CheckServing(const ServerOptions& options) {
   DSV4_RETURN_IF_ERROR(CheckDescriptors());
   for (const std::string& origin : options.cors_origins) DSV4_RETURN_IF_ERROR(CheckOrigin(origin));
   DSV4_RETURN_IF_ERROR(CheckRandomSource());
-  DSV4_RETURN_IF_ERROR(HttpServer::Listen(MakeHttpOptions(options), {}, {}, {}).status());
+  DSV4_RETURN_IF_ERROR(server::HttpServer::Listen(MakeHttpOptions(options), {}, {}, {}).status());
   DSV4_RETURN_IF_ERROR(TakeDiskFolder(options).status());
   DSV4_RETURN_IF_ERROR(OpenResponsesFolder(options).status());
   if (!options.otlp_endpoint.empty())

@@ -66,6 +66,10 @@ class Sampler {
   // Adds tokens of the prompt, which count only for repeat_penalty. Ids outside the vocabulary have no effect.
   virtual void AddPrompt(std::span<const TokenId> tokens) = 0;
 
+  // Counts tokens of the vocabulary as output, as if Sample had drawn them: a sampler with the same parameters and seed
+  // goes on where another one ended.
+  virtual void AddOutput(std::span<const TokenId> tokens) = 0;
+
   // Draws the next token from logits [V] and counts it as output. `allowed` is empty or has one bit per token (bit
   // id % 32 of word id / 32); a token whose bit is 0 is banned, as by logit_bias. Errors, after which nothing has been
   // counted: kInternal (the logits contain NaN, or only -inf), kInvalidArgument (all tokens with a finite logit are

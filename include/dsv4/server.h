@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dsv4/chat.h"
@@ -79,6 +81,9 @@ struct ServerOptions {
   bool log_json = false;
   double log_interval_s = 10;  // between two log lines about the load; 0: none
   std::string otlp_endpoint;   // http://HOST[:PORT][/PATH] of a collector that receives spans; "": none
+  // Optional. Gets each line of the log, without its newline, instead of standard error. Called on a thread of the
+  // server; must not throw.
+  std::function<void(std::string_view line)> on_log = {};
   // Optional; may be called at any time. Returns true if a stop signal arrived before Serve installed its own handlers.
   // Serve then returns at once.
   std::function<bool()> interrupted;
@@ -88,6 +93,43 @@ struct ServerOptions {
 // the process at once with status 0. Logs to standard error. Errors: kInvalidArgument, kResourceExhausted (the port is
 // in use), and the error of a device that failed, if restart_device is false or the restart failed.
 Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options);
+
+// A server that runs on threads of its own, in a program that does other things too. It installs no signal handlers
+// and does not end the process. While it exists, nothing else may use the engine, except functions that any thread may
+// call. A process may have several, each with its engine.
+class HttpServer {
+ public:
+  // Opens the ports and serves. Engine and tokenizer must outlive the server. Empty options: model_name "dsv4",
+  // kv_budget_bytes DefaultKvBudget; `interrupted` is not called. Same errors as Serve.
+  static Result<std::unique_ptr<HttpServer>> Start(Engine& engine, const Tokenizer& tokenizer,
+                                                   const ServerOptions& options);
+  // As Stop.
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // Any thread may call the functions below.
+
+  int port() const;          // the one that was chosen for port 0
+  int metrics_port() const;  // -1: none
+
+  // Begins to end: refuses further requests and finishes the running ones, for at most `timeout_s` seconds (below 0:
+  // drain_timeout_s). Returns at once; Wait waits for the end. A second call may only shorten the time.
+  void Drain(double timeout_s = -1);
+  // Ends: running requests get errors. Returns when the ports are closed and nothing uses the engine any more.
+  void Stop();
+  // Returns when the server has ended. Error: of a device that failed, as of Serve.
+  Status Wait();
+
+ private:
+  class Impl;
+  explicit HttpServer(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+// Returns the KV budget for an engine that does nothing else: half of the free memory, 8 GiB if that is not known, and
+// at least two sequences.
+int64_t DefaultKvBudget(const Engine& engine);
 
 // Checks that the budget is large enough for a sequence. Error: kInvalidArgument, which names --kv-budget.
 Status CheckKvBudget(int64_t budget_bytes, const ModelInfo& model);

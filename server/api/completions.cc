@@ -7,13 +7,13 @@
 #include "server/api/body_fields.h"
 #include "server/api/chat_input.h"
 #include "server/api/output_form.h"
+#include "server/api/prompt.h"
 #include "server/api/reply.h"
 
 namespace dsv4::server {
 
 namespace {
 
-constexpr int64_t kMaxCompletions = 1024;          // choices of one request
 constexpr size_t kMaxEcho = size_t{32} << 20;      // bytes of prompts in a reply, counted once per choice
 constexpr size_t kMaxPromptIds = size_t{1} << 20;  // ids of prompts in a reply, counted once per choice
 
@@ -195,120 +195,6 @@ class CompletionReply : public Reply {
 
 using Ids = std::vector<TokenId>;
 
-Ids ReadIds(const Api& api, const Json& list, const std::string& path) {
-  Ids ids;
-  ids.reserve(list.size());
-  for (const Json& id : list) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= api.model.vocab_size) {
-      Refuse(path, path + "[" + std::to_string(ids.size()) + "] is " + Dump(id) + "; expected a token id from 0 to " +
-                       std::to_string(api.model.vocab_size - 1));
-    }
-    ids.push_back(static_cast<TokenId>(id.get<int64_t>()));
-  }
-  return ids;
-}
-
-// DeepSeek's form of a prompt with a hole: the model writes the text of the hole.
-constexpr std::string_view kFimBegin = "<｜fim▁begin｜>", kFimHole = "<｜fim▁hole｜>", kFimEnd = "<｜fim▁end｜>";
-
-// One prompt of a request: a text, which the server encodes, or ids.
-struct Prompt {
-  Ids ids;
-  std::shared_ptr<const RenderedPrompt> text = nullptr;
-  TextRange before_hole = {};  // of `text`, with a suffix
-};
-
-[[noreturn]] void RefuseCompletions(int64_t n) {
-  Refuse("prompt", "a request may have at most " + std::to_string(kMaxCompletions) + " completions; this one has " +
-                       std::to_string(n));
-}
-
-class PromptReader {
- public:
-  // `remembered`: texts of cached replies get the ids that the model wrote; otherwise the ids depend on the text alone.
-  PromptReader(const Api& api, const ExchangePtr& exchange, const Fields& fields, bool remembered = true)
-      : api_(api),
-        remembered_(remembered),
-        tenant_(TenantOf(api, exchange->request())),
-        suffix_(fields.Text("suffix").value_or("")),
-        add_special_(fields.Bool("add_special_tokens").value_or(true)) {
-    if (suffix_.empty()) return;
-    for (const std::string_view mark : {kFimBegin, kFimHole, kFimEnd}) {
-      if (!api.tokenizer.FindToken(mark)) {
-        Refuse("suffix", "suffix is not supported: this model's tokenizer has no token " + std::string(mark) +
-                             "; send the prompt alone");
-      }
-    }
-  }
-
-  // Reads a text, ids, or an array of either.
-  std::vector<Prompt> Read(const Json* prompt) const {
-    if (prompt == nullptr) Refuse("prompt", "prompt is missing");
-    if (!prompt->is_string() && !prompt->is_array())
-      Refuse("prompt", "prompt must be a string, an array of token ids, or an array of these");
-    const bool one = prompt->is_string() || (!prompt->empty() && (*prompt)[0].is_number());
-    std::vector<Prompt> prompts;
-    if (one) {
-      prompts.push_back(ReadOne(*prompt, "prompt"));
-    } else {
-      if (remembered_ && static_cast<int64_t>(prompt->size()) > kMaxCompletions)
-        RefuseCompletions(static_cast<int64_t>(prompt->size()));
-      if (prompt->size() * suffix_.size() > kMaxEcho) {
-        Refuse("suffix", "suffix would be added to prompts as more than " + std::to_string(kMaxEcho) +
-                             " bytes; send fewer prompts or a shorter suffix");
-      }
-      for (const Json& item : *prompt)
-        prompts.push_back(ReadOne(item, "prompt[" + std::to_string(prompts.size()) + "]"));
-    }
-    if (prompts.empty()) Refuse("prompt", "prompt is an empty list");
-    return prompts;
-  }
-
- private:
-  Prompt ReadOne(const Json& prompt, const std::string& path) const {
-    if (prompt.is_string()) return Encode(prompt.get_ref<const std::string&>());
-    if (!prompt.is_array()) Refuse(path, path + " must be a string or an array of token ids");
-    if (!suffix_.empty()) Refuse("suffix", "suffix needs a prompt that is a text, and " + path + " has token ids");
-    return {.ids = ReadIds(api_, prompt, path)};
-  }
-
-  // Special tokens in the text are recognized, because it is a whole prompt; but not around a hole.
-  Prompt Encode(const std::string& text) const {
-    const TokenId bos = api_.model.bos_token_id;
-    const std::string_view spelling = api_.tokenizer.TokenBytes(bos);
-    const bool add = add_special_ && !spelling.empty() && !(suffix_.empty() && text.starts_with(spelling));
-    RenderedPrompt prompt{.text = add ? std::string(spelling) : ""};
-    Prompt result;
-    if (suffix_.empty()) {
-      prompt.text += text;
-    } else {
-      result.before_hole = AddAfter(kFimBegin, text, &prompt);
-      AddAfter(kFimHole, suffix_, &prompt);
-      prompt.text += kFimEnd;
-    }
-    result.text = std::make_shared<const RenderedPrompt>(std::move(prompt));
-    const EncodeOptions options = EncodeOptionsOf(*result.text, api_.options.special_tokens_in_content);
-    result.ids = remembered_ ? api_.scheduler.EncodePrompt(tenant_, *result.text)
-                             : api_.tokenizer.Encode(result.text->text, options);
-    return result;
-  }
-
-  // Adds a mark and the client's text after it, and returns the place of the text.
-  static TextRange AddAfter(std::string_view mark, const std::string& text, RenderedPrompt* prompt) {
-    prompt->text += mark;
-    const TextRange range{prompt->text.size(), prompt->text.size() + text.size()};
-    prompt->text += text;
-    if (!text.empty()) prompt->content_ranges.push_back(range);
-    return range;
-  }
-
-  const Api& api_;
-  const bool remembered_;
-  const std::string tenant_;
-  const std::string suffix_;  // "": none
-  const bool add_special_;
-};
-
 // Appends a member of an object: its name, and an array with the JSON of each id.
 template <typename JsonOf>
 void AppendList(std::string_view name, const Ids& ids, const JsonOf& json_of, std::string* out) {
@@ -356,14 +242,15 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
     Refuse("suffix",
            "suffix cannot be used with echo and logprobs: the prompt has marks around the hole; leave echo out");
 
-  std::vector<Prompt> prompts = PromptReader(api, exchange, fields).Read(fields.Get("prompt"));
+  std::vector<CompletionPrompt> prompts = PromptReader(api, TenantOf(api, exchange->request()), fields)
+                                              .Read(fields.Get("prompt"));
   const auto total = static_cast<int64_t>(prompts.size()) * options.n;
   if (total > kMaxCompletions) RefuseCompletions(total);
   const auto job = std::make_shared<Job>();
   const auto shared = std::make_shared<GenerationParams>(std::move(params));
   std::vector<std::string> texts;
   size_t echoed = 0, ids_told = 0;
-  for (Prompt& prompt : prompts) {
+  for (CompletionPrompt& prompt : prompts) {
     const int64_t most = LimitTokens(api, prompt.ids.size(), max_tokens, ErrorForm::kOpenAi, "prompt");
     const TextRange before = prompt.before_hole;
     if (options.echo) {
@@ -394,7 +281,8 @@ void ServeCompletionsRender(const Api& api, const ExchangePtr& exchange) {
   const Fields fields(document.root(), "", &kCompletionsRenderBody);
   CheckModel(api, fields);
   Json list = Json::array();
-  for (const Prompt& prompt : PromptReader(api, exchange, fields, /*remembered=*/false).Read(fields.Get("prompt")))
+  for (const CompletionPrompt& prompt :
+       PromptReader(api, TenantOf(api, exchange->request()), fields, /*remembered=*/false).Read(fields.Get("prompt")))
     list.push_back({{"request_id", exchange->request().id}, {"token_ids", prompt.ids}});
   exchange->Respond(200, "application/json", Dump(list));
 }

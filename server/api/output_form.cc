@@ -225,20 +225,6 @@ void SetGrammar(const GrammarPlan& plan, size_t format, const std::shared_ptr<co
   }
 }
 
-void Compile(const Api& api, const GrammarPlan& plan, const CancelFlag& cancelled, Job* job) {
-  Status status;
-  for (size_t i = 0; i < plan.formats.size(); ++i) {
-    auto grammar = api.grammars->Compile(plan.formats[i], cancelled, plan.strict ? 0 : kGuideSeconds);
-    if (grammar.ok()) return SetGrammar(plan, i, *grammar, job);
-    status = grammar.status();
-    if (status.code() != StatusCode::kInvalidArgument) break;
-  }
-  if (status.code() == StatusCode::kCancelled) throw ApiError(503, "the request was cancelled");
-  if (!plan.strict) return;
-  if (status.code() == StatusCode::kResourceExhausted) throw ApiError(503, status.message());
-  Refuse(plan.param, plan.param + " cannot be made into a grammar: " + status.message());
-}
-
 }  // namespace
 
 OutputForm ReadResponseFormat(const Fields& body) {
@@ -343,23 +329,41 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_too
   return may_call ? GuideCalls(tools, parallel) : GrammarPlan();
 }
 
+bool UseKnownForm(const Api& api, const GrammarPlan& plan, Job* job) {
+  if (plan.formats.empty()) return true;
+  const auto known = api.grammars->Find(plan.formats[0]);
+  if (known == nullptr) return false;
+  SetGrammar(plan, 0, known, job);
+  return true;
+}
+
+void CompileForm(const Api& api, const GrammarPlan& plan, const CancelFlag& cancelled, Job* job) {
+  Status status;
+  for (size_t i = 0; i < plan.formats.size(); ++i) {
+    auto grammar = api.grammars->Compile(plan.formats[i], cancelled, plan.strict ? 0 : kGuideSeconds);
+    if (grammar.ok()) return SetGrammar(plan, i, *grammar, job);
+    status = grammar.status();
+    if (status.code() != StatusCode::kInvalidArgument) break;
+  }
+  if (status.code() == StatusCode::kCancelled) throw ApiError(503, "the request was cancelled");
+  if (!plan.strict) return;
+  if (status.code() == StatusCode::kResourceExhausted) throw ApiError(503, status.message());
+  Refuse(plan.param, plan.param + " cannot be made into a grammar: " + status.message());
+}
+
 void RunWithGrammar(const Api& api, const ExchangePtr& exchange, ErrorForm form, GrammarPlan plan,
                     const std::shared_ptr<Job>& job, std::function<void()> run) {
-  if (plan.formats.empty()) return run();
-  if (const auto known = api.grammars->Find(plan.formats[0])) {
-    SetGrammar(plan, 0, known, job.get());
-    return run();
-  }
+  if (UseKnownForm(api, plan, job.get())) return run();
   const auto cancelled = std::make_shared<std::atomic<bool>>(false);
   if (api.compile_queue == nullptr) {
-    Compile(api, plan, cancelled, job.get());
+    CompileForm(api, plan, cancelled, job.get());
     return run();
   }
   exchange->OnClose([cancelled] { *cancelled = true; });
   const bool strict = plan.strict;
   const auto compile = [&api, exchange, form, plan = std::move(plan), job, run, cancelled] {
     try {
-      Compile(api, plan, cancelled, job.get());
+      CompileForm(api, plan, cancelled, job.get());
       run();
     } catch (const ApiError& error) {
       RespondError(*exchange, form, error);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/api/api.h"
+#include "server/structured/grammar.h"
 
 namespace dsv4::server {
 
@@ -35,6 +36,13 @@ struct GrammarPlan {
 // Plans the grammar for the form, the required calls of `params` and strict tools. Throws ApiError 400 if that cannot
 // be done. `tools`: in OpenAI's form.
 GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& tools, GenerationParams* params);
+
+// Returns true if the plan needs no compilation: it has no grammar, or one that is known, which it sets for all
+// sequences of the job.
+bool UseKnownForm(const Api& api, const GrammarPlan& plan, Job* job);
+
+// Compiles the grammar on this thread and sets it for all sequences of the job. Throws ApiError.
+void CompileForm(const Api& api, const GrammarPlan& plan, const CancelFlag& cancelled, Job* job);
 
 // Compiles the grammar, sets it for all sequences of the job, and calls `run`. If the grammar is known, that happens at
 // once; otherwise on a compile thread, which stops if the client leaves. Errors on that thread are answered in the

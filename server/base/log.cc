@@ -84,7 +84,7 @@ double Rounded(double value, int digits) {
   return std::round(value * unit) / unit;
 }
 
-Log::Log(bool json, int fd) : json_(json), fd_(fd), thread_([this] { Run(); }) {}
+Log::Log(bool json, int fd, Sink sink) : json_(json), fd_(fd), sink_(std::move(sink)), thread_([this] { Run(); }) {}
 
 Log::~Log() {
   {
@@ -165,6 +165,11 @@ bool Log::WriteAll(std::string_view bytes) {
     const std::lock_guard lock(mutex_);
     return stop_at_ && std::chrono::steady_clock::now() > *stop_at_;
   };
+  while (sink_ && !bytes.empty()) {
+    const size_t end = bytes.find('\n');
+    sink_(bytes.substr(0, end));
+    bytes.remove_prefix(end + 1);
+  }
   while (!bytes.empty()) {
     if (is_over()) return false;
     pollfd ready{.fd = fd_, .events = POLLOUT, .revents = 0};

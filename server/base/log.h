@@ -1,4 +1,5 @@
-// Writes lines to standard error: key=value pairs, or one JSON object per line. Any thread may call it.
+// Writes lines to standard error or to a function: key=value pairs, or one JSON object per line. Any thread may call
+// it.
 //
 // A separate thread writes the lines, so a reader that stops reading blocks no caller. Lines that do not fit the queue
 // are dropped and counted; a later line reports the count.
@@ -9,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <initializer_list>
 #include <mutex>
 #include <optional>
@@ -37,7 +39,9 @@ double Rounded(double value, int digits);
 
 class Log {
  public:
-  explicit Log(bool json, int fd = 2);
+  // Gets each line, without its newline, on the thread that writes. Must not throw.
+  using Sink = std::function<void(std::string_view line)>;
+  explicit Log(bool json, int fd = 2, Sink sink = {});
   ~Log();  // writes queued lines, for at most one second
 
   void Line(std::string_view event, std::initializer_list<LogField> fields) const {
@@ -58,6 +62,7 @@ class Log {
 
   const bool json_;
   const int fd_;
+  const Sink sink_;  // empty: fd_
   mutable std::mutex mutex_;
   mutable std::condition_variable wake_;
   mutable std::deque<std::string> lines_;

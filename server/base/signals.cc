@@ -16,12 +16,14 @@ std::atomic<int> g_signals{0};  // atomic: a signal handler uses them
 std::atomic<int> g_wake{-1};
 static_assert(std::atomic<int>::is_always_lock_free);
 
-extern "C" void OnStopSignal(int number) {
+extern "C" {
+static void OnStopSignal(int number) {
   if (g_signals.fetch_add(1) > 0) ::_exit(0);
   const int code = errno;
   const char byte = static_cast<char>(number);
   [[maybe_unused]] const ssize_t ignored = ::write(g_wake, &byte, 1);
   errno = code;
+}
 }
 
 }  // namespace

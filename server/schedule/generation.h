@@ -13,6 +13,7 @@
 #include "dsv4/chat.h"
 #include "dsv4/output_parser.h"
 #include "dsv4/sampling.h"
+#include "dsv4/service.h"
 #include "dsv4/status.h"
 #include "dsv4/types.h"
 
@@ -56,30 +57,7 @@ struct GenerationParams {
   bool plain_content = false;  // tags in the content are text, unless the content begins with calls
 };
 
-enum class FinishReason : uint8_t { kNone, kStop, kLength, kToolCalls, kCancelled, kError };
-
-struct OutputToken {
-  TokenId id = -1;
-  float logprob = 0;
-  std::vector<TokenLogprob> top;
-};
-
-struct TokenCounts {
-  int64_t prompt = 0;
-  int64_t cached = 0;      // of the prompt: taken from a kept session
-  int64_t completion = 0;  // chosen tokens, EOS and reasoning included
-  int64_t reasoning = 0;
-  int64_t drafted = 0;   // of the completion: came by drafts that were accepted
-  int64_t proposed = 0;  // tokens of drafts that were verified
-  int64_t read = 0;      // of the prompt, the cached ones included: where GenerationParams::progress asks for it
-};
-
-// Where the time of a sequence went so far, in seconds, one after the other.
-struct SequenceTimes {
-  double queued = 0;  // up to its place in the batch
-  double prompt = 0;  // up to the first token
-  double decode = 0;  // up to the latest token
-};
+using OutputToken = SampledToken;
 
 // What one step brought one sequence.
 struct StepOutput {
@@ -104,7 +82,8 @@ struct SequenceSpec {
   std::shared_ptr<GenerationParams> params;              // of all sequences of the request
   std::shared_ptr<const RenderedPrompt> text = nullptr;  // what `prompt` is the encoding of; null: a client's ids
   int64_t max_tokens = 0;                                // at most; 0: the prompt is only read
-  uint64_t choice = 0;                                   // of the same prompt: its number is added to the seed
+  size_t drawn = 0;     // the last tokens of the prompt that were drawn elsewhere as output of this sequence; not all
+  uint64_t choice = 0;  // of the same prompt: its number is added to the seed
 };
 
 // One request: one or more sequences.

@@ -70,7 +70,7 @@ void Scheduler::Wake() {
 void Scheduler::BeginStop() {
   {
     const std::lock_guard lock(mutex_);
-    stop_ = true;
+    if (!std::exchange(stop_, true)) engine_.SetStopped(true);
     interrupted_ = true;
   }
   wake_.notify_all();
@@ -185,6 +185,7 @@ void Scheduler::Run() {
     std::this_thread::sleep_for(kMemoryPause);  // other threads free something meanwhile
     Wake();
   }
+  engine_.SetStopped(false);
   HasMemoryFor([&] {
     TakeSubmitted();  // those that came last are told, too
     end_all("the server is shutting down");

@@ -84,7 +84,8 @@ class Scheduler {
 
   // No request comes any more: a device that fails is not opened anew.
   void Drain() { draining_ = true; }
-  // Ends every sequence with an error, and the thread, which Stop waits for. No output is posted after it.
+  // Ends the running step (Engine::SetStopped), every sequence with an error, and the thread, which Stop waits for. No
+  // output is posted after it.
   void BeginStop();
   void Stop();
 
@@ -152,6 +153,10 @@ class Scheduler {
   void OnDeviceFailure(const Status& failure);
   Status RestartDevice();
   bool ending() const;
+  bool is_stopping() const {
+    const std::lock_guard lock(mutex_);
+    return stop_;
+  }
   int64_t RunningBytes() const;
   int64_t BytesAfter(const Sequence& s, size_t more_tokens) const;
   int64_t Growth(const Sequence& s, size_t more_tokens) const;

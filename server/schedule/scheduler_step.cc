@@ -67,6 +67,7 @@ void Scheduler::RunBatch(std::vector<Sequence*>& batch) {
   }
   if (status.ok()) return AfterStep(batch);
   if (!engine_.health().ok()) return;  // all end: OnDeviceFailure
+  if (is_stopping()) return;           // all end: Run
   // No session has changed. Each alone, so that only the one at fault ends.
   for (Sequence* s : batch) {
     const Status alone = batch.size() == 1 ? status : RunItems({&s, 1});
@@ -138,7 +139,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
     const size_t length = s.ids.size();
     const bool reasoned = s.writer.in_reasoning();
     if (token.drafted) ++s.out.counts.drafted, ++step_metrics_.drafted_tokens;
-    AcceptToken(s, {.id = token.id, .logprob = token.logprob, .top = token.top});
+    AcceptToken(s, token);
     // A place that became free is for those that wait.
     over = over || interrupted_ || (s.ended && !waiting_.empty()) ||
            (s.job->deadline && Clock::now() > *s.job->deadline);
@@ -148,7 +149,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   });
   step_begin_ns_ = NowNs();
   end_step();
-  if (status.ok() || !engine_.health().ok()) return;
+  if (status.ok() || !engine_.health().ok() || is_stopping()) return;
   one_step_ = true;
   for (Sequence* s : batch) {
     if (s->ended) continue;

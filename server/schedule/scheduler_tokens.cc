@@ -26,7 +26,8 @@ Status Scheduler::MakeSamplers(Sequence& s) const {
   SamplingParams sampling = s.params.sampling;
   if (sampling.seed) *sampling.seed += s.spec.choice;
   DSV4_ASSIGN_OR_RETURN(auto sampler, Sampler::Create(sampling, vocab_size));
-  sampler->AddPrompt(*s.spec.prompt);
+  const std::span<const TokenId> drawn = s.drawn();
+  sampler->AddPrompt(std::span(*s.spec.prompt).first(s.prompt_size - drawn.size()));
   // A grammar is for what follows the reasoning: no call may begin in there.
   const bool formed = s.params.content_grammar != nullptr;
   if (s.params.thinking && (HasPenalties(sampling) || formed)) {
@@ -39,6 +40,10 @@ Status Scheduler::MakeSamplers(Sequence& s) const {
     // Another seed: both samplers count their own tokens, and equal numbers would be drawn twice.
     sampling.seed = sampler->seed() ^ 0x9E3779B97F4A7C15u;
     DSV4_ASSIGN_OR_RETURN(s.reasoning_sampler, Sampler::Create(sampling, vocab_size));
+    s.reasoning_sampler->AddOutput(drawn.first(s.drawn_reasoning));
+    sampler->AddOutput(drawn.subspan(s.drawn_reasoning));
+  } else {
+    sampler->AddOutput(drawn);
   }
   s.sampler = std::move(sampler);
   return {};
@@ -48,7 +53,7 @@ void Scheduler::ChooseToken(Sequence& s) {
   if (s.spec.max_tokens == 0) return End(s, FinishReason::kLength);
   Result<SampledToken> sampled = SamplerOf(s).Sample(s.logits, Allowed(s));
   if (!sampled.ok()) return End(s, FinishReason::kError, sampled.status());
-  AcceptToken(s, {.id = sampled->id, .logprob = sampled->logprob, .top = std::move(sampled->top)});
+  AcceptToken(s, std::move(*sampled));
 }
 
 Sampler& Scheduler::SamplerOf(const Sequence& s) {

@@ -30,15 +30,21 @@ struct Scheduler::Sequence {
         writer(tokenizer, params) {
     out.index = index;
     out.counts.prompt = static_cast<int64_t>(prompt_size);
+    StepOutput told;
+    for (const TokenId id : drawn()) {
+      drawn_reasoning += writer.in_reasoning() ? 1 : 0;
+      writer.Push(id, &told);
+    }
   }
 
   size_t num_read() const { return session == nullptr ? 0 : session->tokens().size(); }
   // What waits for its first place in the batch shares the prompt with the other choices of its request.
   std::span<const TokenId> known_ids() const { return ids.empty() ? std::span(*spec.prompt) : std::span(ids); }
   size_t num_unread() const { return known_ids().size() - num_read(); }
+  std::span<const TokenId> drawn() const { return std::span(*spec.prompt).last(spec.drawn); }
   // Tokens that the engine computes as a prompt's rows: all of the prompt but its last one. That one and what was
   // chosen are decode rows, however the prompt is cut into steps and whatever is asked about it.
-  size_t prompt_end() const { return prompt_size - 1; }
+  size_t prompt_end() const { return prompt_size - 1 - spec.drawn; }
   // Log-probabilities of its prompt are still asked for: every row of it must be computed.
   bool needs_prompt_rows() const { return params.prompt_logprobs >= 0 && prompt_rows_done < prompt_size; }
   // One token is left to read, and the next one follows from its row: like any step that writes.
@@ -72,6 +78,7 @@ struct Scheduler::Sequence {
   std::vector<uint32_t> allowed;       // Scheduler::Allowed's, where nothing else holds it
   bool call_forced = false;
   bool end_think_forced = false;
+  size_t drawn_reasoning = 0;     // of drawn(): reasoning
   size_t prompt_rows_done = 0;    // prompt tokens whose log-probabilities have been handed out
   std::vector<float> prompt_row;  // logits after the prompt token read last, where prompt_logprobs asks for them
 

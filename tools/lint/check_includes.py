@@ -7,8 +7,8 @@ Prints one line per finding, `path:line: [rule] message`, and exits 1 if there i
 Rules:
 
   include        a folder of src/ includes only the folders that ALLOWED lists for it; the folders within src/engine/,
-                 src/model/deepseek_v4/ and server/ include only the folders before them (FOLDERS_OF); cli/ and server/
-                 include only include/dsv4/ and their own files; public headers include only the standard library and
+                 src/model/deepseek_v4/ and server/ include only the folders before them (FOLDERS_OF); cli/, server/
+                 and capi/ include only include/ and their own files; public headers include only the standard library and
                  each other
   seam           src/engine/ includes only model.h of src/model/; each family of models implements that header
   include-path   a quoted include names an existing file: from src/ in src/, with the prefix server/ in server/, or
@@ -49,16 +49,16 @@ ALLOWED = {
     "engine": {"base", "tensor", "device", "kv", "ops", "layers", "io", "model"},
 }
 MODEL_SEAM = "model/model.h"  # the only header of src/model/ that engine/ may include
-PROGRAMS = ("cli", "server")  # may include include/dsv4/ only
+PROGRAMS = ("cli", "server", "capi")  # may include include/ only
 # Each folder includes only the folders before it. Files directly in the parent folder may include all of them.
 FOLDERS_OF = {
     "engine": ("setup", "ranks", "sampling", "sessions", "decode", "drafts", "memory"),
     "model/deepseek_v4": ("config", "schema", "load", "experts", "pass"),
-    "server": ("base", "metrics", "http", "cache", "structured", "schedule", "observe", "api", "page"),
+    "server": ("base", "metrics", "http", "cache", "structured", "schedule", "observe", "api", "service", "page"),
 }
 ABOVE_OPS = ("layers", "model", "engine")
 
-CODE_FOLDERS = ("src", "include", "cli", "server", "tests", "bench", "tools", "scripts", "cmake")
+CODE_FOLDERS = ("src", "include", "cli", "server", "capi", "tests", "bench", "tools", "scripts", "cmake")
 CPP_SUFFIXES = {".h", ".hpp", ".cuh", ".inc", ".cc", ".cpp", ".cu"}
 HEADER_SUFFIXES = {".h", ".hpp", ".cuh"}
 TEXT_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}
@@ -167,7 +167,7 @@ def check_include(root, path, number, bracket, name, report):
     folder = folder_of(rel.parts)
     if folder is None:
         return
-    if name.startswith("dsv4/"):
+    if name.startswith("dsv4/") or name == "dsv4.h":
         if not (root / "include" / name).is_file():
             report.error(rel, number, "include-path", f"include/{name} does not exist")
         return

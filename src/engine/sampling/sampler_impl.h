@@ -17,6 +17,9 @@ class SamplerImpl : public Sampler {
       : params_(params), vocab_size_(vocab_size), seed_(seed) {}
 
   void AddPrompt(std::span<const TokenId> tokens) override;
+  void AddOutput(std::span<const TokenId> tokens) override {
+    for (const TokenId id : tokens) Count(id);
+  }
   using Sampler::Sample;
   Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint32_t> allowed) override;
   uint64_t seed() const override { return seed_; }
