@@ -179,6 +179,11 @@ class Stored(unittest.TestCase):
         self.call("GET", "/v1/responses/%s/input_items" % first["id"], status=404, key="b")
         self.call("POST", "/v1/responses/compact", {"previous_response_id": first["id"]}, status=400, key="b")
         self.call("POST", "/v1/responses/input_tokens", {"previous_response_id": first["id"]}, status=400, key="b")
+        path = "/v1/responses/" + first["id"]
+        for method in ["GET", "DELETE"]:
+            self.call(method, path, status=404, key="b")
+        for status in [200, 404]:
+            self.call("DELETE", path, status=status)
 
     def test_a_compacted_conversation_continues(self):
         first = self.respond(input=[{"role": "user", "content": "Hello! " * 60}], instructions="Be brief.")

@@ -333,6 +333,11 @@ class Life(ServerTestCase):
                 read_head(sock)
             with self.server.socket() as sock:
                 self.assertTrue(read_all(sock).startswith(b"HTTP/1.1 503 "))
+            # Connections beyond the limit are for health alone.
+            for path, status in [(b"/v1/models", b"503"), (b"/metrics", b"503"), (b"/", b"503"), (b"/health", b"200")]:
+                with self.server.socket() as sock:
+                    sock.sendall(b"GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % path)
+                    self.assertTrue(read_all(sock).startswith(b"HTTP/1.1 " + status), path)
         finally:
             for sock in held:
                 sock.close()

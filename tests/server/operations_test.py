@@ -49,6 +49,17 @@ class Mistakes(unittest.TestCase):
         self.refused(["--tls-cert", cert, "--tls-key", TLS / "other_key.pem"], "other_key.pem")
         self.refused(["--tls-cert", TLS / "README.md", "--tls-key", TLS / "key.pem"], "--tls-cert", "README.md")
 
+    def test_keys(self):
+        """None of these starts a server that needs no key, or one that no client can send."""
+        for key in ["", "two words", "k\u00e9y", "line\n"]:
+            self.refused(["--api-key", key], "--api-key is empty or not visible ASCII", status=2)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "keys"
+            for text, words in [("", "contains no API key"), ("# key\n\n \t\n", "contains no API key"), ("good\nk\u00e9y\n", "line 2"),
+                                ("one two\x01\n", "line 1")]:
+                path.write_text(text)
+                self.refused(["--api-key-file", path], str(path), words)
+
     def test_the_rest(self):
         self.refused(["--otlp-endpoint", "collector:4317"], "--otlp-endpoint", "http://")
         self.refused(["--goal", "speed"], "--goal", "throughput", status=2)
