@@ -1,17 +1,19 @@
 // Elements that show messages.
-const NAMES = {user: "You", assistant: "Model", tool: "Tool result"};
+const NAMES = {system: "System", user: "You", assistant: "Model", tool: "Tool result"};
 
-// A message of the conversation. `actions` has the functions of its buttons: edit, retry, show (a branch).
-function messageCard(conversation, index, actions) {
-  const node = conversation.nodes[index], {message} = node;
+// A message of the conversation. `actions` has the functions of its buttons: edit, retry, show (a branch). `live`: it
+// is a reply that is not complete.
+function messageCard(conversation, index, actions, live) {
+  const node = conversation.nodes[index], {message, files} = node;
   const box = element("div", "message " + message.role), role = element("div", "role");
   role.append(element("span", "", NAMES[message.role]), branchButtons(conversation, index, actions));
   box.append(role);
   if (message.role === "assistant") {
-    fillReply(box, node, () => actions.retry(index));
+    fillReply(box, node, () => actions.retry(index), live);
   } else {
+    if (files) box.append(fileChips(files));
     box.append(element("div", "text plain", message.content));
-    const edit = () => editCard(box, message.content, text => actions.edit(index, text));
+    const edit = () => editCard(box, message.content, text => actions.edit(index, text), Boolean(files));
     if (message.role === "user") role.append(button("Edit", "quiet", edit));
     role.append(copyButton(() => message.content));
   }
@@ -32,7 +34,7 @@ function branchButtons(conversation, index, actions) {
   box.append(go("‹", "Previous branch", at - 1), place, go("›", "Next branch", at + 1));
   return box;
 }
-function fillReply(box, node, retry) {
+function fillReply(box, node, retry, isLive) {
   const {message} = node, role = box.firstChild;
   const details = element("details"), reasoning = element("div", "plain"), summary = element("summary");
   const text = element("div", "text"), calls = element("div"), state = element("div");
@@ -40,12 +42,12 @@ function fillReply(box, node, retry) {
   details.append(summary, reasoning);
   box.append(details, text, calls, state, stats);
   role.append(element("span", "fill"), copyButton(() => message.content), button("Regenerate", "quiet", retry));
-  // `live`: the reply is not complete. Each call reads the Markdown again, so the caller draws slow replies less often.
+  // Each call with `live` reads the Markdown again, so the caller draws slow replies less often.
   box.show = live => {
     details.hidden = !message.reasoning_content;
     reasoning.textContent = message.reasoning_content || "";
     summary.textContent = live && !message.content ? "Thinking …" : "Thinking";
-    showMarkdown(text, message.content || "");
+    showMarkdown(text, message.content || "", live);
     calls.replaceChildren(...(message.tool_calls || []).map(c =>
       element("div", "call", c.function.name + "(" + c.function.arguments + ")")));
     stats.textContent = node.stats || "";
@@ -57,20 +59,19 @@ function fillReply(box, node, retry) {
     const bar = element("progress");
     bar.max = p.total;
     bar.value = p.processed;
-    const count = n => n.toLocaleString("en");
-    const cached = p.cache ? ", " + count(p.cache) + " cached tokens" : "";
-    state.replaceChildren(bar, element("span", "stats", "Reading the prompt: " + count(p.processed) + " of " +
-      count(p.total) + " tokens" + cached));
+    const cached = p.cache ? ", " + grouped(p.cache) + " cached tokens" : "";
+    state.replaceChildren(bar, element("span", "stats", "Reading the prompt: " + grouped(p.processed) + " of " +
+      grouped(p.total) + " tokens" + cached));
   };
-  box.show(false);
+  box.show(Boolean(isLive));
 }
 function failure(text, retry) {
   const box = element("div", "failure");
-  box.append(element("span", "error", text), " ", button("Regenerate", "", retry));
+  box.append(element("span", "error", text), " ", button("Try again", "", retry));
   return box;
 }
-// Edits a message in a text area: sends it as another branch, or leaves it unchanged.
-function editCard(box, content, send) {
+// Edits a message in a text area: sends it as another branch, or leaves it unchanged. Its files stay.
+function editCard(box, content, send, hasFiles) {
   const form = element("form", "edit"), area = element("textarea"), buttons = element("div", "buttons");
   const kept = [...box.childNodes];
   const close = () => box.replaceChildren(...kept);
@@ -79,7 +80,7 @@ function editCard(box, content, send) {
   area.oninput = () => fitHeight(area);
   buttons.append(button("Cancel", "", close), element("button", "main", "Send as a branch"));
   form.append(area, buttons);
-  form.onsubmit = event => { event.preventDefault(); if (area.value.trim()) send(area.value.trim()); };
+  form.onsubmit = event => { event.preventDefault(); if (area.value.trim() || hasFiles) send(area.value.trim()); };
   area.onkeydown = event => {
     if (event.key === "Escape") { event.stopPropagation(); close(); }
     if (isSendKey(event)) { event.preventDefault(); form.requestSubmit(); }

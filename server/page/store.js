@@ -27,9 +27,9 @@ async function inStore(mode, work) {
 const newId = () => [...crypto.getRandomValues(new Uint8Array(12))].map(b => b.toString(16).padStart(2, "0")).join("");
 
 // If another tab has changed the same conversation, this tab's conversation becomes a copy.
-async function saveConversation(conversation) {
-  conversation.updated = Date.now();
-  const {id, title, updated} = conversation;
+async function saveConversation(conversation, updated) {
+  conversation.updated = updated;
+  const {id, title} = conversation;
   if (!await database) return inMemory.set(id, Object.assign(conversation, {version: conversation.version + 1}));
   return inStore("readwrite", (conversations, titles, give) => {
     const before = conversations.get(id);

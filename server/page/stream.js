@@ -31,15 +31,29 @@ async function refusal(response) {
     return "The server answered " + response.status + ": " + text.slice(0, 200);
   }
 }
+const GONE = "The server cannot be reached. Check that dsv4 serve is running and that this device has a connection to " +
+  "it, then try again.";
+const BROKEN = "The connection to the server broke before the reply was complete. Check that dsv4 serve is running, " +
+  "then try again.";
+// Waits for a step of a request. If the network fails, browsers throw errors that have no use for readers.
+async function inWords(step, words) {
+  try {
+    return await step;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error(words);
+  }
+}
 // Yields the chunks of a streamed reply as objects. Throws an error of the server, or if the stream ends too early.
 async function* replyChunks(messages, signal) {
   const body = JSON.stringify(requestBody(messages));
-  const response = await fetch("v1/chat/completions", {method: "POST", headers: headers(), body, signal});
-  if (!response.ok) throw new Error(await refusal(response));
+  const post = {method: "POST", headers: headers(), body, signal};
+  const response = await inWords(fetch("v1/chat/completions", post), GONE);
+  if (!response.ok) throw new Error(await inWords(refusal(response), BROKEN));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const {done, value} = await reader.read();
+    const {done, value} = await inWords(reader.read(), BROKEN);
     if (done) throw new Error("The connection ended before the reply was complete.");
     const lines = (rest + value).split("\n");
     rest = lines.pop();
@@ -69,15 +83,21 @@ function takeDelta(message, delta) {
 
 // Tokens and times of a reply: the server's times if it reports them, otherwise times measured here.
 class Meter {
-  constructor() { this.begin = performance.now(); this.first = this.last = 0; this.count = 0; }
+  constructor() { this.begin = performance.now(); this.first = this.last = 0; this.count = this.prompt = 0; }
   take(chunk) {
     this.usage = chunk.usage || this.usage;
     this.timings = chunk.timings || this.timings;
+    if (chunk.prompt_progress) this.prompt = chunk.prompt_progress.total;
     const delta = chunk.choices && chunk.choices.length && chunk.choices[0].delta;
     if (!delta || !(delta.content || delta.reasoning_content || delta.reasoning || delta.tool_calls)) return;
     this.count += 1;
     this.last = performance.now();
     this.first = this.first || this.last;
+  }
+  // Tokens of the prompt and the reply; 0: not known.
+  used() {
+    if (this.usage) return this.usage.prompt_tokens + this.usage.completion_tokens;
+    return this.prompt ? this.prompt + this.count : 0;
   }
   text() {
     const u = this.usage, t = this.timings, parts = [];

@@ -3,9 +3,12 @@
 function newConversation() {
   return {id: newId(), version: 0, title: "", updated: 0, nodes: [], leaf: -1};
 }
-function addNode(conversation, parent, message) {
-  conversation.leaf = conversation.nodes.push({parent, message}) - 1;
-  if (!conversation.title && message.role === "user") conversation.title = message.content.trim().slice(0, 80);
+// `files`: [{name, text}] of a message.
+function addNode(conversation, parent, message, files = []) {
+  conversation.leaf = conversation.nodes.push(files.length ? {parent, message, files} : {parent, message}) - 1;
+  if (!conversation.title && message.role === "user") {
+    conversation.title = (message.content.trim() || files.map(file => file.name).join(", ")).slice(0, 80);
+  }
   return conversation.nodes[conversation.leaf];
 }
 // Indexes from the first message to the leaf.
@@ -33,5 +36,6 @@ function backTo(conversation, index) {
 const isEmpty = m => m.role === "assistant" && !m.content && !m.reasoning_content && !m.tool_calls;
 // The messages of the shown branch in the API's form.
 function messagesOf(conversation) {
-  return branch(conversation).map(i => conversation.nodes[i].message).filter(m => !isEmpty(m));
+  const nodes = branch(conversation).map(i => conversation.nodes[i]).filter(node => !isEmpty(node.message));
+  return nodes.map(({message, files}) => (files ? {...message, content: withFiles(files, message.content)} : message));
 }

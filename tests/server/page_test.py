@@ -6,12 +6,12 @@
 
 import json
 import sys
-import unittest
 
 SCREENSHOT = sys.argv.pop(2) if len(sys.argv) == 3 else ""
 
-from browser import DRIVER, ENTER, ESCAPE, Browser
-from support import SLOWNESS, WEATHER_TOOL, ServerTestCase, main
+from browser import ENTER, ESCAPE
+from page_support import FAKE_SERVER, IDLE, REPLIES, PageTestCase
+from support import SLOWNESS, WEATHER_TOOL, main
 
 # If one of these became markup, it would fetch something or set window.hacked.
 HOSTILE = [
@@ -50,77 +50,14 @@ const faults = [];
 for (const e of document.querySelectorAll(arguments[0] + " *")) {
   if (!allowed.has(e.tagName)) faults.push(e.outerHTML);
   for (const a of e.attributes) if (!attributes.has(a.name)) faults.push(a.name + " in " + e.outerHTML);
-  if (e.className && !["code", "head", "table", "quiet", "plain"].includes(e.className)) faults.push(e.outerHTML);
+  const colours = ["keyword", "string", "comment", "number", "function", "type", "inserted", "deleted"];
+  if (e.className && !["code", "head", "table", "quiet", "plain", ...colours].includes(e.className)) faults.push(e.outerHTML);
   if (e.hasAttribute("href") && !/^(https?|mailto):/.test(e.href)) faults.push(e.outerHTML);
 }
 return faults;"""
-# Replaces the server's replies: window.more(event...) sends events, window.end() ends the reply, window.cut() cuts it off.
-FAKE_SERVER = """
-const real = window.fetch;
-window.fetch = (url, options) => {
-  if (!String(url).includes("chat/completions")) return real(url, options);
-  window.asked = JSON.parse(options.body);
-  const coder = new TextEncoder();
-  const body = new ReadableStream({start(out) {
-    window.more = (...events) => events.forEach(e => out.enqueue(coder.encode("data: " + JSON.stringify(e) + "\\n\\n")));
-    window.say = (content, rest) => window.more({choices: [{delta: {content}, ...rest}]});
-    window.end = () => { out.enqueue(coder.encode("data: [DONE]\\n\\n")); out.close(); };
-    window.cut = () => out.close();
-  }});
-  return Promise.resolve(new Response(body));
-};"""
-REPLIES = "document.querySelectorAll('.message.assistant').length"
-IDLE = "!document.querySelector('#send').hidden && " + REPLIES + " == %d"
 
 
-@unittest.skipUnless(DRIVER, "there is no chromedriver (Debian: scripts/setup browser)")
-class Page(ServerTestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.browser = Browser()
-        cls.url = "http://127.0.0.1:%d/" % cls.server.port
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.browser.quit()
-        super().tearDownClass()
-
-    def setUp(self):
-        b = self.browser
-        b.open(self.url)
-        b.script("localStorage.clear(); indexedDB.deleteDatabase('dsv4').onsuccess = () => { window.gone = true; }")
-        b.wait("window.gone")
-        b.open(self.url)
-        self.set("temperature", "0")
-
-    def set(self, name, value):
-        self.browser.script("const e = document.getElementById(arguments[0]); e.value = arguments[1];"
-                            "e.dispatchEvent(new Event('change'))", name, value)
-
-    def ask(self, text, replies=1):
-        self.browser.type("#input", text + ENTER)
-        self.browser.wait(IDLE % replies)
-
-    def press(self, text, where=""):
-        """Clicks the last button with this text."""
-        self.browser.wait("[...document.querySelectorAll(%s)].some(x => x.textContent == %s)" % (
-            json.dumps(where + " button"), json.dumps(text)))
-        self.browser.script("[...document.querySelectorAll(arguments[0])].filter(x => x.textContent == arguments[1]).pop().click()",
-                            where + " button", text)
-
-    def text(self, selector):
-        return self.browser.script("return document.querySelector(arguments[0]).textContent", selector).strip()
-
-    def texts(self, selector):
-        return self.browser.script("return [...document.querySelectorAll(arguments[0])].map(x => x.textContent.trim())", selector)
-
-    def show(self, markdown):
-        """A reply of these words, as the page shows it: as markup."""
-        self.browser.script("document.getElementById('log').replaceChildren(element('div', 'shown'));"
-                            "showMarkdown(document.querySelector('.shown'), arguments[0])", markdown)
-        self.assertEqual(self.texts(".shown > .plain"), [])
-
+class Page(PageTestCase):
     # ---- Talking
 
     def test_a_conversation(self):
@@ -174,7 +111,7 @@ class Page(ServerTestCase):
         b.wait("document.querySelector('.error') && document.querySelector('.error').textContent == 'Stopped.'")
         self.server.wait_until_idle()  # the server has stopped, too
         self.set("max_tokens", "5")
-        self.press("Regenerate", ".failure")
+        self.press("Try again", ".failure")
         b.wait(IDLE % 1)
         self.assertIn("reached Max tokens", self.text(".error"))
         self.assertEqual(len(self.texts(".message.user")), 1)
@@ -198,17 +135,18 @@ class Page(ServerTestCase):
         self.assertIn("not valid JSON", self.text(".error"))
         self.set("tools", "")
         self.set("top_p", "7")
-        self.press("Regenerate", ".failure")
+        self.press("Try again", ".failure")
         b.wait("document.querySelector('.error') && document.querySelector('.error').textContent.includes('top_p')")
         self.set("top_p", "")
         b.script("window.real = window.fetch; window.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
-        self.press("Regenerate", ".failure")
-        b.wait("document.querySelector('.error') && document.querySelector('.error').textContent == 'Failed to fetch'")
+        self.press("Try again", ".failure")
+        b.wait("document.querySelector('.error') && document.querySelector('.error').textContent.includes('The server cannot be reached')")
+        self.assertNotIn("fetch", self.text(".error"))
         b.script("window.fetch = () => Promise.resolve(new Response('<h1>Bad gateway</h1>', {status: 502}))")
-        self.press("Regenerate", ".failure")
+        self.press("Try again", ".failure")
         b.wait("document.querySelector('.error') && document.querySelector('.error').textContent.includes('502: <h1>Bad')")
         b.script("window.fetch = window.real")
-        self.press("Regenerate", ".failure")
+        self.press("Try again", ".failure")
         b.wait("document.querySelector('.message.assistant > .text').textContent.includes('14')")
         b.wait(IDLE % 1)
         self.assertEqual(self.texts(".error"), [])
@@ -339,7 +277,7 @@ class Page(ServerTestCase):
         b.wait("document.querySelector('.error')")
         self.assertEqual(self.text(".message.assistant > .text"), "Half")
         self.assertIn("left before", self.text(".error"))
-        self.press("Regenerate", ".failure")
+        self.press("Try again", ".failure")
         b.wait(IDLE % 1 + " && !document.querySelector('.error')")
 
     def test_an_edit_is_a_branch_or_is_cancelled(self):
@@ -391,6 +329,7 @@ class Page(ServerTestCase):
         for selector, text in [("h1", "Title"), ("strong", "bold"), ("p > code", "code"), ("li", "☑ done"), ("td", "1"),
                                (".code pre", "print('<b>')"), (".code .head span", "python"), ("a", "web")]:
             self.assertEqual(self.text(".shown " + selector), text)
+        self.assertEqual(b.script("return getComputedStyle(document.querySelectorAll('.shown td')[1]).textAlign"), "-webkit-center")  # of `align`
         self.assertEqual(b.script("const a = document.querySelector('.shown a'); return [a.href, a.target, a.rel]"),
                          ["https://example.org/a?b=1&c=2", "_blank", "noopener noreferrer nofollow"])
         b.script("navigator.clipboard.writeText = text => { window.copied = text; return Promise.resolve(); }")

@@ -73,7 +73,7 @@ class Setup(unittest.TestCase):
         code, said = self.run_setup(gone=["node-dompurify"])
         self.assertEqual((code, "fetched" in said), (0, True), said)
         self.assertIn("continuing without node-dompurify:", said)
-        for name in ["g++", "libedit-dev", "libssl-dev", "libzmq5", "libjs-marked"]:
+        for name in ["g++", "libedit-dev", "libssl-dev", "libzmq5", "libjs-marked", "libjs-katex", "node-prismjs"]:
             self.assertIn(name, self.lines("installed"))
 
     def test_boost_is_unpacked_without_the_folders_that_nothing_reads(self):
