@@ -129,8 +129,10 @@ class Server {
   // ---- Start
 
   Status Listen() {
+    HttpOptions http = MakeHttpOptions(options_);
+    http.added_headers = [this](std::string_view origin) { return access_->CorsHeaders(origin); };
     DSV4_ASSIGN_OR_RETURN(http_, HttpServer::Listen(
-                                     MakeHttpOptions(options_), [this](const HttpRequest& head) { return Admit(head); },
+                                     http, [this](const HttpRequest& head) { return Admit(head); },
                                      [this](ExchangePtr e) { Handle(std::move(e)); },
                                      [this](const HttpRequest& r, const HttpDone& d) { Done(r, d); }));
     access_.emplace(AccessOptions{.api_keys = options_.api_keys,
@@ -257,7 +259,7 @@ class Server {
     const ErrorForm form = anthropic ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
     std::string allow;
     const std::optional<ApiError> error = WhyRefused(head, &allow);
-    HttpVerdict verdict{.note = MakeNote(head), .path = head.path, .headers = access_->CorsHeaders(head)};
+    HttpVerdict verdict{.note = MakeNote(head), .path = head.path};
     if (error) {
       verdict.refusal = ErrorReply(form, *error, head.id);
       if (!allow.empty()) verdict.refusal->headers.emplace_back("Allow", allow);
@@ -285,8 +287,8 @@ class Server {
     const bool open = head.path.starts_with("/health") || (head.metrics && head.path == "/metrics");
     if (open) return get ? std::nullopt : std::optional(wrong_method("GET"));
     if (head.metrics) return ApiError(404, "this port serves only /metrics and /health; use the server's main port");
-    if (head.reserved) return Unavailable("too many connections", 1);
     if (head.method == "OPTIONS" && !options_.cors_origins.empty()) return std::nullopt;
+    if (head.reserved) return Unavailable("too many connections", 1);
     if (auto error = access_->Check(head, Clock::now())) return error;
     if (IsQuick(head.path)) return get ? std::nullopt : std::optional(wrong_method("GET"));
     if (draining_) return Unavailable("the server is shutting down", 5);

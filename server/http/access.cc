@@ -72,7 +72,7 @@ bool Access::IsCorsOrigin(std::string_view origin) const {
 
 // A reply names at most one origin. If there are several, it is the one that asked, and caches must keep one reply per
 // origin.
-HeaderList Access::CorsHeaders(const HttpRequest& head) const {
+HeaderList Access::CorsHeaders(std::string_view given) const {
   const auto& origins = options_.cors_origins;
   if (origins.empty()) return {};
   HeaderList headers = {{"Access-Control-Allow-Headers", "*, Authorization"},
@@ -80,7 +80,7 @@ HeaderList Access::CorsHeaders(const HttpRequest& head) const {
                         {"Access-Control-Expose-Headers", "x-request-id, request-id, Retry-After, x-should-retry"}};
   const bool any = std::find(origins.begin(), origins.end(), "*") != origins.end();
   const bool one = any || origins.size() == 1;
-  const std::string origin = any ? "*" : one ? origins.front() : std::string(head.Header("origin"));
+  const std::string origin = any ? "*" : one ? origins.front() : std::string(given);
   if (!one) headers.emplace_back("Vary", "Origin");
   if (one || IsCorsOrigin(origin)) headers.emplace_back("Access-Control-Allow-Origin", origin);
   return headers;

@@ -32,7 +32,7 @@ class Access {
   std::optional<ApiError> Check(const HttpRequest& head, Clock::time_point now);
 
   // Returns the headers that let a page of another origin read the reply. Empty: no other origin may.
-  HeaderList CorsHeaders(const HttpRequest& head) const;
+  HeaderList CorsHeaders(std::string_view origin) const;
 
  private:
   // Wrong keys that an address may still send; they refill with time.

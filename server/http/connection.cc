@@ -245,7 +245,6 @@ bool Connection::CheckHeader() {
   HttpVerdict verdict = shared_.gate(head_);
   head_.note = verdict.note;
   if (!verdict.path.empty()) head_.path = std::move(verdict.path);
-  added_headers_ = std::move(verdict.headers);
   const bool has_body = !parser_->is_done();
   if (verdict.refusal) {
     Refuse(*verdict.refusal, /*read_on=*/!has_body);
@@ -260,6 +259,21 @@ bool Connection::CheckHeader() {
   }
   if (has_body && LowerAscii(head_.Header("expect")) == "100-continue") Send("HTTP/1.1 100 Continue\r\n\r\n");
   return true;
+}
+
+// A page can read an error only if the reply names its origin. The parser makes fields after the whole header has
+// arrived, so an incomplete header is searched for the line.
+std::string_view Connection::Origin() const {
+  if (!head_.headers.empty()) return head_.Header("origin");
+  const std::string header = LowerAscii(std::string_view(in_).substr(0, in_.find("\r\n\r\n")));
+  constexpr std::string_view name = "\r\norigin: ";
+  const size_t at = header.find(name);
+  if (at == header.npos) {
+    const auto field = parser_->get()[http::field::origin];
+    return {field.data(), field.size()};
+  }
+  const std::string_view rest = std::string_view(in_).substr(at + name.size());
+  return rest.substr(0, rest.find("\r\n"));
 }
 
 bool Connection::HasSoundHeader() {
@@ -332,6 +346,7 @@ void Connection::Refuse(const HttpReply& reply, bool read_on) {
 }
 
 void Connection::BeginReply() {
+  if (shared_.options.added_headers) added_headers_ = shared_.options.added_headers(Origin());
   // For the log: everything except the body and the headers, which may hold secrets.
   request_ = {.method = head_.method,
               .path = head_.path,

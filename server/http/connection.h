@@ -111,6 +111,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // The header is complete. Returns false if the request has been refused.
   bool CheckHeader();
   bool HasSoundHeader();
+  std::string_view Origin() const;
   HttpRequest ReadHead() const;
   void Dispatch();
 
@@ -150,7 +151,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<Parser> parser_;
   Arrival arrival_;
   HttpRequest head_;
-  HeaderList added_headers_;  // the gate's, for its reply
+  HeaderList added_headers_;  // of HttpOptions, for its reply
   bool header_checked_ = false;
   size_t header_lines_ = 0;  // lines that the parser has taken
 

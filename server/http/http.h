@@ -62,6 +62,8 @@ struct HttpOptions {
   // Limit of the unsent bytes of all replies, without the first pressure_bytes of each. One reply may be larger if no
   // other holds any.
   size_t max_unsent_total = 256 << 20;
+  // Headers for each reply, also for a request that cannot be parsed. `origin`: of the request, "" if it has none.
+  std::function<HeaderList(std::string_view origin)> added_headers = nullptr;
 };
 
 struct HttpRequest {
@@ -92,8 +94,7 @@ struct HttpVerdict {
   std::optional<HttpReply> refusal;  // the reply; the body is not read then
   size_t max_body_bytes = 0;         // a larger body gets a 413
   std::shared_ptr<RequestNote> note = nullptr;
-  std::string path = {};    // replaces the request's path; "": the path stays
-  HeaderList headers = {};  // added to the reply, whoever makes it
+  std::string path = {};  // replaces the request's path; "": the path stays
 };
 
 // One request and its reply. Any thread may call any method. Calls on one Exchange are carried out in order.

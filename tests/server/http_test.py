@@ -279,6 +279,8 @@ class Keys(ServerTestCase):
     def test_cors_where_it_is_asked_for(self):
         reply = self.server.request("OPTIONS", "/v1/models")
         self.assertEqual((reply.status, reply.headers["access-control-allow-origin"]), (204, "http://page"))
+        reply = self.server.get("/v1/models", Origin="http://page")
+        self.assertEqual((reply.status, reply.headers["access-control-allow-origin"]), (401, "http://page"))
         self.assertEqual(self.server.get("/v1/models", Origin="http://page", **{"X-Api-Key": "secret-1"}).status, 200)
         # Another address of a route needs the same key.
         for path in ["/models", "/beta/models", "//v1/models/", "/anthropic/v1/models", "//metrics", "/metrics/"]:
@@ -297,6 +299,34 @@ class Origins(ServerTestCase):
                 self.assertEqual((reply.status, reply.headers.get("access-control-allow-origin")), (status, origin))
                 self.assertEqual(reply.headers["vary"], "Origin")
                 self.assertIn("Retry-After", reply.headers["access-control-expose-headers"])
+    def test_a_page_can_read_every_refusal(self):
+        origin = b"https://b.example"
+        post = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        line = b"Origin: " + origin + b"\r\n"
+        refusals = {
+            404: b"GET /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n" % line,
+            405: b"DELETE /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n" % line,
+            413: post + line + b"Content-Length: 99999999999\r\n\r\n",
+            415: post + line + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\n",
+            431: post + line + b"X-Long: " + b"x" * 40000,
+            501: post + line + b"Transfer-Encoding: gzip\r\n\r\n",
+        }
+        lines = b"".join(b"X-%d: 1\r\n" % i for i in range(200))
+        bad = [(400, post + line + rest) for rest in [b"bad line\r\n\r\n", b"Host: b\r\n\r\n", b"Content-Length: x\r\n\r\n",
+                                                      b"Transfer-Encoding: \r\n\r\n", b"Content-Length: 1\r\n\r\n{",
+                                                      b"Transfer-Encoding: chunked\r\n\r\nx\r\n"]]
+        bad.append((400, post + b"bad line\r\n" + line.lower() + b"\r\n"))
+        for status, request in [*refusals.items(), *bad, (431, post + lines + line + b"\r\n"), (431, post + line + lines + b"\r\n")]:
+            for named in [origin, b"https://c.example"]:
+                with self.server.socket() as sock:
+                    sock.sendall(request.replace(origin, named))
+                    head = read_all(sock) if status not in (404, 405) and b"\r\n\r\n{" not in request else read_head(sock)
+                    self.assertIn(b"\r\nVary: Origin\r\n", head)
+                    self.assertEqual(b"Access-Control-Allow-Origin: " + origin in head, named == origin, (request[:200], head))
+                    if named == origin:
+                        self.assertEqual(head[9:12], b"%d" % status, request[:200])
+
+    def test_other_origins_are_not_named(self):
         for headers in [{}, {"Origin": "https://c.example"}, {"Origin": "null"}]:
             reply = self.server.get("/v1/models", **headers)
             self.assertEqual(reply.status, 403 if headers else 200)
