@@ -142,8 +142,8 @@ std::string RetainedItems(const Json& before, const Fields& fields, int* count =
   return Dump(document.root());
 }
 
-std::string ItemsToKeep(const Json& before, const Fields& fields) {
-  const JsonDocument input(KeptItems(fields));
+std::string ItemsToKeep(const Json& before, const Fields& fields, bool continued) {
+  const JsonDocument input(KeptItems(fields, continued));
   std::string items = Dump(before), more = Dump(input.root());
   if (items.size() <= 2) return more;
   if (more.size() <= 2) return items;
@@ -268,8 +268,10 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
     params.sampling.top_logprobs = -1;
     max_tokens = std::min(max_tokens.value_or(kMaxSummary), kMaxSummary);
   }
-  if (store)
-    options.items = options.compacts ? RetainedItems(before.root(), fields) : ItemsToKeep(before.root(), fields);
+  if (store) {
+    options.items = options.compacts ? RetainedItems(before.root(), fields)
+                                     : ItemsToKeep(before.root(), fields, prompt.input.continue_last);
+  }
   Json response = NewResponse(api, params, store);
   Answer(api, exchange, prompt, std::move(params), max_tokens, std::move(response), std::move(options));
 }

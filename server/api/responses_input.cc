@@ -14,6 +14,8 @@ namespace dsv4::server {
 namespace {
 
 constexpr const char* kCompactionTrigger = "compaction_trigger";
+// Marks a stored message that the reply continued: both are one turn.
+constexpr const char* kContinued = "continued_by_reply";
 constexpr const char*
     kCompacted = "The conversation before this message was replaced by this summary, which the assistant wrote:\n\n";
 
@@ -86,7 +88,7 @@ class InputReader {
  private:
   void CloseReply() {
     if (!reply_.is_null()) messages_.push_back(std::exchange(reply_, nullptr));
-    has_message_ = false;
+    has_message_ = continued_ = false;
   }
   Json& OpenReply() {
     if (reply_.is_null()) reply_ = {{"role", "assistant"}, {"content", ""}};
@@ -107,7 +109,8 @@ class InputReader {
     messages_.push_back({{"role", role}, {"content", text}});
   }
   void AddAssistant(const Fields& item, const std::string& path) {
-    if (has_message_) CloseReply();
+    if (has_message_ && !continued_) CloseReply();
+    continued_ = item.Has(kContinued);
     if (const std::string reasoning = ReadMessageReasoning(item); !reasoning.empty()) AddReasoningText(reasoning);
     Json content = item.Has("content") ? *item.Get("content") : Json();
     if (content.is_array())
@@ -217,12 +220,13 @@ class InputReader {
 
   Json messages_, reply_;
   bool has_message_ = false;  // the open reply has a message, not only notes
+  bool continued_ = false;    // the next message continues it
   std::string unreadable_;
 };
 
 }  // namespace
 
-Json KeptItems(const Fields& fields) {
+Json KeptItems(const Fields& fields, bool continued) {
   const Json* given = fields.Get("input");
   if (given == nullptr) return Json::array();
   if (given->is_string()) return Json::array({{{"type", "message"}, {"role", "user"}, {"content", *given}}});
@@ -236,11 +240,13 @@ Json KeptItems(const Fields& fields) {
       }
     }
   }
+  if (continued && !items.empty() && items.back().is_object()) items.back()[kContinued] = true;
   return items;
 }
 
 Json ListedItem(Json item, const std::string& id) {
   if (!item.is_object()) item = {{"type", "message"}, {"role", "user"}, {"content", Dump(item)}};
+  item.erase(kContinued);
   if (!item.contains("type")) item["type"] = "message";
   if (!item.contains("id")) item["id"] = id;
   if (item["type"] != "message") return item;

@@ -8,8 +8,8 @@
 namespace dsv4::server {
 
 // Returns the items of `input` that are stored with a conversation; a text becomes one message. Items that cannot
-// become text are left out. Throws ApiError 400.
-Json KeptItems(const Fields& fields);
+// become text are left out. `continued`: the reply continues the last item, so both are one turn. Throws ApiError 400.
+Json KeptItems(const Fields& fields, bool continued = false);
 
 // Returns an item as lists of items have it: with a type, and an id if it has none.
 Json ListedItem(Json item, const std::string& id);

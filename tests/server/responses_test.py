@@ -141,6 +141,22 @@ class Kept(unittest.TestCase):
             self.assertGreater(third["usage"]["input_tokens"], first["usage"]["input_tokens"])
             self.respond(server, input="x", previous_response_id=by_hand["id"], status=400)  # not stored
 
+    def test_a_reply_that_continues_a_message_is_one_turn_with_it(self):
+        server = self.start("--store-responses", "1MiB")
+        begun = [{"role": "user", "content": ASK}, {"role": "assistant", "content": "The answer"}]
+        first = self.respond(server, input=begun)
+        text = first["output"][-1]["content"][0]["text"]
+        again = {"role": "user", "content": "Again?"}
+        second = self.respond(server, input=[again], previous_response_id=first["id"])
+        one_turn = [begun[0], {"role": "assistant", "content": "The answer" + text}, again]
+        two_turns = [*begun, {"role": "assistant", "content": text}, again]
+        by_hand = [self.respond(server, input=given, store=False) for given in (one_turn, two_turns)]
+        self.assertEqual(second["usage"]["input_tokens"], by_hand[0]["usage"]["input_tokens"])
+        self.assertLess(second["usage"]["input_tokens"], by_hand[1]["usage"]["input_tokens"])
+        items = server.get("/v1/responses/%s/input_items" % second["id"]).json["data"]
+        self.assertNotIn("continued", json.dumps(items))
+        self.assertEqual(len(items), 4)
+
     def test_they_can_be_read_and_deleted(self):
         server = self.start("--store-responses", "1MiB")
         first = self.respond(server, input=ASK)
