@@ -94,6 +94,15 @@ constexpr FieldSpec kOtherSamplers[] = {
     {"regex_pattern", kRefused, "use regex"},
     {"grammar_string", kRefused, "use grammar"},
     {"custom_params", kRefused, "use logit_bias"},
+    {"adaptive_target", kRefused, "use temperature, top_p or min_p", -kMost, 0},
+    {"min_temp", kRefused, "use temperature", 1, 1},
+    {"max_temp", kRefused, "use temperature", 1, 1},
+    {"skew", kRefused, "use temperature, top_p or min_p"},
+    {"penalty_range", kRefused, "use repeat_last_n", -kMost, 0},
+    {"num_predict", kRefused, "use max_tokens", -kMost, 0},
+    {"logprob_token_ids", kRefused, "use top_logprobs"},
+    {"return_prompt_token_ids", kRefused, "use return_token_ids"},
+    {"return_meta_info", kRefused, "read usage and logprobs"},
     {"return_routed_experts", kRefused, "the API returns tokens and log-probabilities only"},
     {"response_fields", kRefused, "read the fields from the whole reply"},
 };
@@ -117,6 +126,11 @@ constexpr FieldSpec kOtherEngines[] = {
     {"return_hidden_states", kRefused, "the API returns tokens and log-probabilities only"},
     {"priority", kRefused, "requests are served in the order of their arrival"},
     {"truncate_prompt_tokens", kRefused, "send a prompt that fits"},
+    {"transforms", kRefused, "send a prompt that fits"},
+    {"guardrails", kRefused, "this server has no guardrails; check texts before and after"},
+    {"preset", kRefused, "send its fields"},
+    {"options", kRefused, "send its members as fields of the body"},
+    {"format", kRefused, "use response_format"},
 };
 
 constexpr FieldSpec kReply[] = {
@@ -171,6 +185,7 @@ constexpr FieldSpec kThinking[] = {
      "{effort, enabled, max_tokens, exclude}, in OpenRouter's form; on /v1/responses also summary."},
     {"thinking", kAny, "{type: enabled | disabled | adaptive, budget_tokens}, or true or false."},
     {"enable_thinking", kBool, "Turns reasoning on or off."},
+    {"think", kAny, "true, false or an effort, as in Ollama."},
     {"thinking_budget", kInteger, "Maximum number of reasoning tokens; 0: no reasoning; -1: no limit.", -1, kMost},
     {"thinking_token_budget", kInteger, "Another name of thinking_budget.", -1, kMost},
     {"thinking_budget_tokens", kInteger, "Another name of thinking_budget.", -1, kMost},
@@ -199,6 +214,14 @@ constexpr FieldSpec kChat[] = {
      R"([{"mode": "off"}, {}, false])"},
     {"plugins", kRefused, "this server runs no plug-ins; offer tools"},
     {"parse_tool_calls", kRefused, "use tool_choice none to get calls as text", 0, 0, "[true]"},
+    {"system", kRefused, "send a message with the role system"},
+    {"tool_prompt", kRefused, "put its text in a message"},
+    {"guideline", kRefused, "put its text in a message"},
+    {"response_prefix", kRefused, "end messages with an assistant message"},
+    {"template_vars", kRefused, "use chat_template_kwargs"},
+    {"prompt_id", kRefused, "this server has no prompt templates"},
+    {"deferred", kRefused, "this server only answers while the client waits"},
+    {"enable_code_interpreter", kRefused, "this server runs no code; offer tools"},
     {"stream_reasoning", kRefused, "leave it out; reasoning is streamed", 0, 0, "[true]"},
 };
 
@@ -215,6 +238,9 @@ constexpr FieldSpec kCompletions[] = {
     {"logprobs", kInteger,
      "Return log-probabilities and this many likeliest tokens per position; with echo also for the prompt.", 0, 100},
     {"prompt_logprobs", kRefused, "use echo with logprobs"},
+    {"add_bos_token", kRefused, "use add_special_tokens", 0, 0, "[true]"},
+    {"input_extra", kRefused, "put its text in the prompt"},
+    {"response_prefix", kRefused, "put its text at the end of the prompt"},
 };
 
 constexpr FieldSpec kResponsesInput[] = {
@@ -266,6 +292,9 @@ constexpr FieldSpec kMessages[] = {
     {"output_format", kObject, "{type: json_schema, schema}"},
     {"mcp_servers", kRefused, "this server calls no other servers; offer their tools in tools"},
     {"container", kRefused, "this server runs no code; offer tools"},
+    {"response_format", kRefused, "use output_config.format"},
+    {"stop", kRefused, "use stop_sequences"},
+    {"chat_template_kwargs", kRefused, "use thinking"},
 };
 
 constexpr FieldSpec kMessagesReply[] = {

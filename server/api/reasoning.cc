@@ -64,6 +64,13 @@ Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* 
   if (const Json* in = fields.Object("chat_template_kwargs"))
     ReadTemplateArguments(api, Fields(*in, "chat_template_kwargs"), &asked);
   if (const auto on = fields.Bool("enable_thinking")) asked.thinking = *on;
+  if (const Json* think = fields.Get("think")) {  // Ollama
+    if (think->is_boolean()) {
+      asked.thinking = think->get<bool>();
+    } else {
+      ReadEffort(api, fields.Text("think"), "think", &asked);
+    }
+  }
   if (const Json* thinking = fields.Get("thinking")) ReadThinking(*thinking, &asked);
   for (const char* name : {"thinking_budget_tokens", "thinking_token_budget", "thinking_budget"}) {
     if (const auto budget = fields.Integer(name)) asked.budget = *budget;

@@ -33,9 +33,12 @@ class Refused(Fields):
                 {"dry_multiplier": 0.8}, {"xtc_probability": 0.5}, {"typical_p": 0.9}, {"top_n_sigma": 1}, {"documents": [{"text": "x"}]},
                 {"chat_template": "{{ messages }}"}, {"input_ids": [1, 2]}, {"custom_logit_processor": "x"}, {"bad_words": ["x"]},
                 {"modalities": ["text", "audio"]}, {"audio": {"voice": "x"}}, {"web_search_options": {}}, {"plugins": [{"id": "web"}]},
+                {"options": {"num_ctx": 4096}}, {"format": "json"}, {"transforms": ["middle-out"]}, {"guardrails": ["x"]}, {"system": "Be brief."},
+                {"tool_prompt": "x"}, {"guideline": "x"}, {"response_prefix": "x"}, {"template_vars": {"a": 1}}, {"adaptive_target": 0.5},
+                {"max_temp": 2}, {"num_predict": 5}, {"return_prompt_token_ids": True}, {"parse_tool_calls": False}, {"grammar_lazy": True},
                 {"stream_reasoning": False}, {"num_beams": 4}, {"guidance_scale": 1.5}, {"priority": -1}, {"functions": [{}]},
                 {"repeat_last_n": 64, "repeat_penalty": 1.1}, {"reasoning_format": "deepseek-legacy"}, {"search_parameters": {"mode": "on"}}],
-            "/v1/completions": [{"kv_transfer_params": {"a": 1}}, {"cache_salt": "x"}, {"mirostat": 1}, {"n_probs": 3}, {"lora": [{"id": 0}]}],
+            "/v1/completions": [{"kv_transfer_params": {"a": 1}}, {"cache_salt": "x"}, {"mirostat": 1}, {"n_probs": 3}, {"add_bos_token": False}, {"lora": [{"id": 0}]}],
             "/v1/responses": [{"max_tool_calls": 1}, {"context_management": [{"type": "compaction"}]}, {"max_tokens": 5}, {"mirostat": 2},
                               {"response_format": {"type": "json_object"}}, {"messages": HI}, {"n": 2}, {"cache_salt": "x"}],
         }
@@ -44,7 +47,8 @@ class Refused(Fields):
                 error = self.refused(self.server.post(path, {**BODIES[path], **fields}), 400, next(iter(fields)))
                 self.assertEqual(error["param"], next(iter(fields)))
                 self.assertRegex(error["message"], r"(: .{5}|; )", "what to do")
-        for fields in [{"mcp_servers": [{"type": "url", "url": "https://mcp.example"}]}, {"container": "x"}, {"cache_salt": "x"}]:
+        for fields in [{"mcp_servers": [{"type": "url", "url": "https://mcp.example"}]}, {"container": "x"}, {"cache_salt": "x"}, {"stop": ["x"]},
+                       {"response_format": {"type": "json_object"}}, {"chat_template_kwargs": {"thinking": True}}]:
             reply = self.server.post("/v1/messages", {**BODIES["/v1/messages"], **fields})
             self.assertEqual((reply.status, reply.json["error"]["type"]), (400, "invalid_request_error"))
             self.assertIn(next(iter(fields)), reply.json["error"]["message"])
@@ -59,7 +63,7 @@ class Refused(Fields):
             self.assertEqual(self.server.post(path, {**dict.fromkeys(refused), **body}).status, 200, path)
             for off in [False, 0, "", [], {}]:
                 # Each of these names is meant if it is there at all, or is on unless it is false.
-                own = {"web_search_options": [False], "search_parameters": [False, {}], "stream_reasoning": [], "parse_tool_calls": [], "modalities": [[]]}
+                own = {"web_search_options": [False], "search_parameters": [False, {}], "stream_reasoning": [], "parse_tool_calls": [], "add_bos_token": [], "modalities": [[]]}
                 names = [name for name in refused if off in own.get(name, [off]) and type(off) in map(type, own.get(name, [off]))]
                 reply = self.server.post(path, {**{name: off for name in names}, **body})
                 self.assertEqual(reply.status, 200, (path, off, reply.body))
@@ -68,7 +72,7 @@ class Refused(Fields):
     def test_what_frontends_always_send_changes_nothing(self):
         plain = self.text(max_tokens=12, **OFF)
         always = {"mirostat": 0, "mirostat_tau": 5, "mirostat_eta": 0.1, "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2,
-                  "xtc_probability": 0, "xtc_threshold": 0.1, "typical_p": 1, "tfs_z": 1.0, "top_a": 0, "top_n_sigma": -1, "min_keep": 0,
+                  "xtc_probability": 0, "xtc_threshold": 0.1, "typical_p": 1, "tfs_z": 1.0, "top_a": 0, "top_n_sigma": -1, "adaptive_target": -1, "min_temp": 1, "max_temp": 1.0, "transforms": [], "options": {}, "min_keep": 0,
                   "smoothing_factor": 0, "smoothing_curve": 1, "dynatemp_range": 0, "guidance_scale": 1, "negative_prompt": "", "num_beams": 1,
                   "repeat_penalty": 1, "repeat_last_n": 64, "samplers": [], "modalities": ["text"], "separate_reasoning": True,
                   "include_reasoning": True, "reasoning_format": "auto", "stream_reasoning": True, "documents": None, "regex": "",
@@ -166,6 +170,14 @@ class Reasoning(Fields):
             for name in found:
                 found[name] += choice["delta"].get(name, "")
         return found
+
+    def test_think(self):
+        for off in [False, "none"]:
+            self.assertEqual(self.reply(think=off)["choices"], self.reply(**OFF)["choices"])
+        for on in [True, "high"]:
+            self.assertIn("reasoning_content", self.reply(think=on)["choices"][0]["message"])
+        self.refused(self.server.post("/v1/chat/completions", {"messages": SUM, "think": "much"}), 400, "think")
+        self.refused(self.server.post("/v1/chat/completions", {"messages": SUM, "think": 5}), 400, "think")
 
     def test_a_budget_of_0_turns_it_off(self):
         for fields in [{"thinking_budget": 0}, {"thinking_token_budget": 0}, {"reasoning": {"max_tokens": 0}}, {"thinking": {"type": "enabled", "budget_tokens": 0}},
