@@ -186,6 +186,7 @@ class Server {
   SchedulerOptions MakeSchedulerOptions() {
     return {.max_running = options_.max_running,
             .max_waiting = options_.max_waiting,
+            .several_tenants = options_.api_keys.size() > 1 && !options_.share_cache,
             .prefill_chunk = options_.prefill_chunk,
             .max_gap_s = options_.max_gap_s,
             .gather_s = options_.gather_s,

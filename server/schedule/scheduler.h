@@ -35,6 +35,7 @@ constexpr std::chrono::seconds kSaveTime{60};  // for writing the prefix cache t
 struct SchedulerOptions {
   int64_t max_running = 64;       // sequences in the batch
   int64_t max_waiting = 256;      // sequences in the queue
+  bool several_tenants = false;   // one of them leaves places and KV memory to others
   int64_t prefill_chunk = 512;    // prompt tokens of a step when nothing generates
   double max_gap_s = 0.25;        // aim of the time between two tokens of a sequence; 0: none
   double gather_s = 0;            // an idle engine begins when no prompt came for so long, or ten times as much is over
@@ -106,10 +107,14 @@ class Scheduler {
     void Add(const Scheduler& scheduler, const Sequence& s);
   };
   enum class Admission { kAdmitted, kLater, kNoRoom };  // kLater: not it, but perhaps one behind it
-  std::vector<std::pair<int64_t, Sequence*>> InTurn() const;
+  struct Turn {
+    Sequence* sequence;
+    int64_t places, tenants_places;  // that its request and its tenant have before it
+  };
+  std::vector<Turn> InTurn() const;
   void Admit();
-  // only_one: its request has no other sequence in the batch.
-  Admission TryToAdmit(Sequence& s, bool only_one, Planned* planned);
+  // leaves_room: its request or its tenant has other sequences in the batch and leaves KV memory to others.
+  Admission TryToAdmit(Sequence& s, bool leaves_room, Planned* planned);
   void MoveToBatch(Sequence* s);
   Result<std::unique_ptr<Session>> Open(const PrefixCache::Found& found);
   std::vector<Sequence*> PlanStep();

@@ -1,6 +1,7 @@
 // Which sequences run, how much of their prompts each step takes, and what is kept of them.
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -19,7 +20,7 @@ constexpr size_t kMaxPrefills = 8;  // prompts that share one step; more join wh
 // for one sequence: files may be damaged, cuts may go before they are used
 constexpr int kMaxReadsOfSequence = 4;
 constexpr size_t kWorthWaiting = 64;  // tokens: what a cut must save other requests
-// One request leaves this part of the places in the batch, and of the KV budget, to others.
+// One request, and one of several tenants, leaves this part of the places in the batch and of the KV budget to others.
 constexpr int64_t kOthersPart = 8;
 
 int64_t LeftToOthers(int64_t all) { return all > 1 ? std::max<int64_t>(all / kOthersPart, 1) : 0; }
@@ -147,16 +148,16 @@ Result<std::unique_ptr<Session>> Scheduler::Open(const PrefixCache::Found& found
   return session;
 }
 
-Scheduler::Admission Scheduler::TryToAdmit(Sequence& s, bool only_one, Planned* planned) {
+Scheduler::Admission Scheduler::TryToAdmit(Sequence& s, bool leaves_room, Planned* planned) {
   const bool reuse = !s.needs_prompt_rows();  // log-probabilities of a prompt need all of its rows
   const PrefixCache::Known known = reuse ? cache_.Look(s.job->tenant, s.known_ids()) : PrefixCache::Known{};
   if (ShouldWait(s, known.cut)) return Admission::kLater;
   const auto shared = static_cast<int64_t>(static_cast<double>(known.cut) * options_.kv_bytes_per_token);
   const int64_t bytes = planned->bytes + std::max(planned->most_shared, shared) + BytesAfter(s, s.num_unread()) -
                         shared;
-  const int64_t budget = options_.kv_budget_bytes - (only_one ? 0 : LeftToOthers(options_.kv_budget_bytes));
+  const int64_t budget = options_.kv_budget_bytes - (leaves_room ? LeftToOthers(options_.kv_budget_bytes) : 0);
   // The next sequence of a request does not hold up other requests.
-  if (!running_.empty() && bytes > budget) return only_one ? Admission::kNoRoom : Admission::kLater;
+  if (!running_.empty() && bytes > budget) return leaves_room ? Admission::kLater : Admission::kNoRoom;
   if (known.on_disk && s.num_reads < kMaxReadsOfSequence) {
     const auto fetched = cache_.Fetch(s.job->tenant, s.known_ids());
     if (fetched == PrefixCache::Fetched::kBegun) ++s.num_reads;
@@ -190,16 +191,23 @@ Scheduler::Admission Scheduler::TryToAdmit(Sequence& s, bool only_one, Planned* 
   return Admission::kAdmitted;
 }
 
-// Returns the waiting sequences in the order in which they may get a place, each with the number of places that its
-// request has before it. Requests with the fewest places come first, then the order of arrival decides. So a request of
-// many sequences does not make others wait, and its first sequence has its turn in order of arrival.
-std::vector<std::pair<int64_t, Scheduler::Sequence*>> Scheduler::InTurn() const {
-  std::unordered_map<const Job*, int64_t> places;
-  for (const SequencePtr& s : running_) ++places[s->job.get()];
-  std::vector<std::pair<int64_t, Sequence*>> turns;
+// Returns the waiting sequences in the order in which they may get a place. Tenants with the fewest places come first,
+// among their requests those with the fewest places, then the order of arrival decides. So a request or a tenant of
+// many sequences does not make others wait, and the first sequence of a request has its turn in order of arrival.
+std::vector<Scheduler::Turn> Scheduler::InTurn() const {
+  std::unordered_map<const Job*, int64_t> of_request;
+  std::unordered_map<std::string_view, int64_t> of_tenant;
+  for (const SequencePtr& s : running_) {
+    ++of_request[s->job.get()];
+    ++of_tenant[s->job->tenant];
+  }
+  std::vector<Turn> turns;
   turns.reserve(waiting_.size());
-  for (const SequencePtr& s : waiting_) turns.emplace_back(places[s->job.get()]++, s.get());
-  std::stable_sort(turns.begin(), turns.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const SequencePtr& s : waiting_) turns.push_back({s.get(), of_request[s->job.get()]++, 0});
+  std::stable_sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) { return a.places < b.places; });
+  for (Turn& turn : turns) turn.tenants_places = of_tenant[turn.sequence->job->tenant]++;
+  std::stable_sort(turns.begin(), turns.end(),
+                   [](const Turn& a, const Turn& b) { return a.tenants_places < b.tenants_places; });
   return turns;
 }
 
@@ -210,11 +218,13 @@ void Scheduler::Admit() {
   // As many as generate within the bound.
   admission_limit_ = options_.max_gap_s > 0 ? step_times_.Sequences(options_.max_gap_s, options_.max_running)
                                             : options_.max_running;
-  const int64_t limit = admission_limit_, of_one_request = limit - LeftToOthers(limit);
+  const int64_t limit = admission_limit_, of_one = limit - LeftToOthers(limit);
   if (!waiting_.empty() && static_cast<int64_t>(running_.size()) < limit) {
-    for (const auto& [places, s] : InTurn()) {
-      if (static_cast<int64_t>(running_.size()) >= limit || places >= of_one_request) break;
-      const Admission admission = TryToAdmit(*s, /*only_one=*/places == 0, &planned);
+    for (const auto& [s, places, tenants_places] : InTurn()) {
+      if (static_cast<int64_t>(running_.size()) >= limit) break;
+      if (places >= of_one || (options_.several_tenants && tenants_places >= of_one)) continue;
+      const bool leaves_room = places > 0 || (options_.several_tenants && tenants_places > 0);
+      const Admission admission = TryToAdmit(*s, leaves_room, &planned);
       if (admission == Admission::kNoRoom) break;
       if (admission == Admission::kAdmitted) MoveToBatch(s);
     }
@@ -291,15 +301,21 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanTokens(std::vector<Sequence*>* 
   return batch;
 }
 
-// The first prompt of each request comes first, then all second ones, and so on. So a request of many prompts does not
-// hold up others.
+// The first prompt of each request comes first, then all second ones, and so on; then the same by tenants. So a request
+// or a tenant of many prompts does not hold up others.
 void Scheduler::OrderByRequest(std::span<Sequence*> prompts) {
   if (prompts.size() < 2) return;
-  std::unordered_map<const Job*, int64_t> seen;
+  std::unordered_map<const Job*, int64_t> of_request;
+  std::unordered_map<std::string_view, int64_t> of_tenant;
   std::vector<std::pair<int64_t, Sequence*>> order;
   order.reserve(prompts.size());
-  for (Sequence* s : prompts) order.emplace_back(seen[s->job.get()]++, s);
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  const auto sort = [&] {
+    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  };
+  for (Sequence* s : prompts) order.emplace_back(of_request[s->job.get()]++, s);
+  sort();
+  for (auto& [place, s] : order) place = of_tenant[s->job->tenant]++;
+  sort();
   std::transform(order.begin(), order.end(), prompts.begin(), [](const auto& place) { return place.second; });
 }
 

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from support import BINARY, HAS_NANO, NANO, Server, main
+from support import BINARY, HAS_NANO, NANO, Server, main, wait_for
 
 SYSTEM = {"role": "system", "content": "You are a careful assistant of the harbour office. " * 8}
 CHAT = {"messages": [SYSTEM, {"role": "user", "content": "When does the ferry leave?"}], "max_tokens": 4, "temperature": 0,
@@ -164,6 +164,24 @@ class Isolation(unittest.TestCase):
             Server("--kv-disk", self.folder)
         first.stop()
         self.serve("--kv-disk", self.folder)
+
+    def test_many_requests_of_one_key_do_not_hold_up_another(self):
+        server = self.serve("--api-key", "a", "--api-key", "b", "--max-concurrent", "8", "--ctx", "100000")
+
+        def count(state):
+            metrics = server.get("/metrics", Authorization="Bearer a").body.decode()
+            return sum(float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith("vllm:num_requests_%s{" % state))
+
+        streams = []
+        for i in range(30):
+            streams.append(server.connect())
+            self.addCleanup(streams[-1].close)
+            body = {"prompt": "%d " % i * 200, "max_tokens": 90000, "ignore_eos": True, "stream": True}
+            streams[-1].request("POST", "/v1/completions", json.dumps(body), {"Authorization": "Bearer a"})
+        wait_for(lambda: (count("running"), count("waiting")) == (7, 23), "seven of eight places are taken")
+        reply = ask(server, {"prompt": "b", "max_tokens": 5, "ignore_eos": True}, "b", "/v1/completions")
+        self.assertEqual(reply["usage"]["completion_tokens"], 5)
+        self.assertEqual(count("running"), 7)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,39 @@ TEST_F(Fairness, MostPlacesAreUsed) {
   EXPECT_EQ(*std::max_element(engine_.step_items.begin(), engine_.step_items.end()), 14u);
 }
 
+// Many requests of one tenant do not hold up a request of another: neither in the queue nor in the batch.
+TEST_F(Fairness, PlacesOfTenants) {
+  StartClosed({.max_running = 8, .several_tenants = true, .max_gap_s = 0, .prefix_cache = {.enabled = false}});
+  std::vector<std::shared_ptr<Client>> many;
+  for (TokenId i = 0; i < 30; ++i) {
+    many.push_back(Make({Ids(5, 400 + i)}, 50000));
+    many.back()->job->tenant = "a";
+  }
+  const auto last = many.back(), other = Make({Counting(100, 5)}, 3);
+  many.pop_back();
+  other->job->tenant = "b";
+  for (const auto& one : many) EXPECT_TRUE(scheduler_->Submit(one->job).ok());
+  EXPECT_LT(StepsOfOther(last, other), 200u);
+  for (const auto& one : many) scheduler_->Cancel(one->job);
+  for (const auto& one : many) Wait(one);
+}
+
+TEST_F(Fairness, PromptsOfTenants) {
+  StartClosed({.prefill_chunk = 64, .max_gap_s = 0, .prefix_cache = {.enabled = false}});
+  std::vector<std::shared_ptr<Client>> many;
+  for (TokenId i = 0; i < 40; ++i) {
+    many.push_back(Make({Ids(2000, 400 + i)}, 1));
+    many.back()->job->tenant = "a";
+  }
+  const auto last = many.back(), other = Make({Counting(100, 40)}, 1);
+  many.pop_back();
+  other->job->tenant = "b";
+  for (const auto& one : many) EXPECT_TRUE(scheduler_->Submit(one->job).ok());
+  EXPECT_LT(StepsOfOther(last, other), 20u);
+  for (const auto& one : many) scheduler_->Cancel(one->job);
+  for (const auto& one : many) Wait(one);
+}
+
 // Requests of one sequence keep their order, and each gets a place before a second sequence of another.
 TEST_F(Fairness, OrderOfArrival) {
   StartClosed({.max_running = 2, .max_gap_s = 0, .prefix_cache = {.enabled = false}});
