@@ -1,5 +1,8 @@
 // ZMTP 3.0, the wire protocol of ZeroMQ (RFC 23), as far as a PUB socket without authentication speaks it. Anyone who
-// reaches the port may send anything, so a peer's frames and subscriptions have limits.
+// reaches the port may send anything, so a peer's frames and subscriptions have limits. libzmq is not used: its sockets
+// read the subscriptions of a peer into memory without a limit, in the thread that sends, and no option limits their
+// number or the number of peers (ZMQ_MAXMSGSIZE and ZMQ_SNDHWM limit other things). Keys (PLAIN, CURVE) would keep
+// strangers out, but routers read these events without a key.
 #pragma once
 
 #include <cstddef>
