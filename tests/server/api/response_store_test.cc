@@ -113,6 +113,15 @@ TEST_F(StoredResponses, ThatCannotBeRemovedFromTheDiskStay) {
   EXPECT_NE(store_->Get("", Id('a')), nullptr);
 }
 
+TEST_F(StoredResponses, StayIfOneIsLargerThanTheStore) {
+  store_->Put(Id('a'), Response("{}"));
+  store_->Put(Id('b'), Response("{" + std::string(1 << 20, ' ') + "}"));
+  EXPECT_NE(store_->Get("", Id('a')), nullptr);
+  EXPECT_EQ(store_->Get("", Id('b')), nullptr);
+  Restart();
+  EXPECT_NE(store_->Get("", Id('a')), nullptr);
+}
+
 TEST_F(StoredResponses, ArePlainFilesOfABoundedSize) {
   const std::string good = "\"\"\n{}\n[]\n";
   const auto put = [&](char c, const std::string& text) { std::ofstream(Path(c)) << text; };

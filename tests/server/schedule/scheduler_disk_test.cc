@@ -232,6 +232,31 @@ TEST_F(SchedulerDisk, FilesOfAnotherModelOrWithoutAnOwnerAreNotUsedAndGoFirst) {
   EXPECT_GE(Metric("dsv4_cached_prefixes", "place=\"disk\""), 3);
 }
 
+// A link to a sound file elsewhere is not read, and does not count as a file of another model.
+TEST_F(SchedulerDisk, ALinkIsNoFileOfTheCache) {
+  const dsv4::test::TempDir elsewhere;
+  const std::string note = std::string("dsv4 tenant, texts 1\n") + std::string(4, '\0');  // of the tenant ""
+  ASSERT_TRUE(FakeImage(Counting(100, 300), {}, engine_.fingerprint, note).Write(elsewhere / "target").ok());
+  std::filesystem::create_symlink(elsewhere / "target", folder_.path() + "/link.dsv4kv");
+  std::filesystem::create_symlink("nowhere", folder_.path() + "/dead.dsv4kv");
+  StartWithDisk();
+  EXPECT_EQ(Metric("dsv4_cached_prefixes", "place=\"disk\""), 0);
+  EXPECT_EQ(Metric("dsv4_kv_disk_total", "event=\"foreign\""), 0);
+  EXPECT_EQ(Metric("dsv4_kv_disk_total", "event=\"refused\""), 0);
+  const auto client = Submit({Counting(100, 300)}, 5);
+  Wait(client);
+  EXPECT_EQ(client->counts[0].cached, 0);
+  scheduler_.reset();
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_.path() + "/link.dsv4kv"));
+  // The same file in the folder is used.
+  std::filesystem::copy_file(elsewhere / "target", folder_.path() + "/copy.dsv4kv");
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+    if (entry.path().filename() != "copy.dsv4kv") std::filesystem::remove(entry.path());
+  }
+  StartWithDisk();
+  EXPECT_EQ(Metric("dsv4_cached_prefixes", "place=\"disk\""), 1);
+}
+
 TEST_F(SchedulerDisk, EachTenantFindsItsOwnAfterARestart) {
   StartWithDisk();
   const auto as = [&](const std::string& tenant) {
