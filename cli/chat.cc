@@ -113,7 +113,7 @@ class ReplyPrinter {
     PrintRaw(wrap_.Push(ForTerminal(text), StdoutColumns()));
   }
   void EmitHeld() {
-    if (terminal_) PrintRaw(wrap_.Finish());
+    if (terminal_) PrintRaw(wrap_.Finish(StdoutColumns()));
   }
   void EndLine() {
     EmitHeld();

@@ -19,9 +19,11 @@
 #include "errors.h"
 #include "flags.h"
 #include "io.h"
+#include "model.h"
 #include "old_flags.h"
 #include "options.h"
 #include "suggestion.h"
+#include "welcome.h"
 
 namespace dsv4::cli {
 
@@ -302,6 +304,18 @@ int PrintVersion() {
   return kExitDone;
 }
 
+// `dsv4` alone is wrong usage, but a user at a terminal needs more than an error.
+int PrintWelcome() {
+  Welcome welcome = {.machine = DescribeMachine(), .has_gpu_code = !GetBuildInfo().gpu_architectures.empty()};
+  try {
+    FindModelDir("");
+    welcome.has_bundled_model = true;
+  } catch (const RunError&) {
+  }
+  PrintError(WelcomeText(welcome, StderrColumns()));
+  return kExitUsage;
+}
+
 void AddCommands(CLI::App* app, Command* chosen) {
   AddGenerate(app, chosen);
   AddChat(app, chosen);
@@ -359,6 +373,7 @@ std::function<int()> ParseCommandLine(int argc, char** argv) {
     throw UsageError(Complaint(error) + "; see " + PathOf(Innermost(app)) + " --help");
   }
   if (version) return PrintVersion;
+  if (!chosen && StderrIsTerminal()) return PrintWelcome;
   if (!chosen)
     throw UsageError("no command; for example: dsv4 generate -p \"In the beginning\" (dsv4 --help lists all)");
   NoteOldFlags(app);

@@ -179,9 +179,9 @@ std::string WordWrap::Push(std::string_view text, size_t columns) {
   return out;
 }
 
-std::string WordWrap::Finish() {
+std::string WordWrap::Finish(size_t columns) {
   std::string out;
-  PutWord(static_cast<size_t>(-1), &out);
+  PutWord(columns, &out);
   spaces_.clear();
   return out;
 }
@@ -189,8 +189,9 @@ std::string WordWrap::Finish() {
 std::string Wrapped(std::string_view text, size_t columns, size_t indent) {
   WordWrap wrap;
   const size_t width = columns > indent + 20 ? columns - indent : columns;
-  std::string out;
-  for (const char c : wrap.Push(text, width) + wrap.Finish()) {
+  std::string lines = wrap.Push(text, width), out;
+  lines += wrap.Finish(width);
+  for (const char c : lines) {
     out += c;
     if (c == '\n' && width < columns) out.append(indent, ' ');
   }

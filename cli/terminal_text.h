@@ -27,7 +27,7 @@ class WordWrap {
  public:
   // `text` is valid UTF-8 without control characters except line feeds and tabs (ForTerminal). `columns`: of a line.
   std::string Push(std::string_view text, size_t columns);
-  std::string Finish();  // what is held back
+  std::string Finish(size_t columns);  // what is held back
 
  private:
   void PutWord(size_t columns, std::string* out);

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import stat
 import termios
@@ -42,13 +43,14 @@ class Terminal(CliTestCase):
         self.seen = b""
         return pid
 
-    def wait_for(self, text, timeout=120):
+    def wait_for(self, text, timeout=120, keep=False):
         end = time.monotonic() + timeout * SLOWNESS
         while text not in self.seen:
             self.assertLess(time.monotonic(), end, self.seen)
             if select.select([self.terminal], [], [], 0.1)[0]:
                 self.seen += os.read(self.terminal, 4096)
-        self.seen = self.seen[self.seen.index(text) + len(text) :]
+        if not keep:
+            self.seen = self.seen[self.seen.index(text) + len(text) :]
 
     def wait_for_words(self):
         """Waits for text that is not a control sequence."""
@@ -296,6 +298,19 @@ class Terminal(CliTestCase):
         self.line(b"gun\r")
         self.assertEqual(self.users_messages(), ["begun"])
         self.quit(pid)
+
+    def test_without_a_command_it_says_what_to_do(self):
+        pid = self.start(size=(40, 100))
+        self.wait_for(b"dsv4 --help lists all commands.\r\n", keep=True)
+        self.ends(pid, 2)
+        text = self.seen.decode()
+        self.assertRegex(text, r"This machine has \d+ cores? with ")
+        self.assertNotIn("error", text)
+        commands = re.findall(r"^  dsv4 (.*?)(?:  .*)?\r$", text, re.M)
+        self.assertEqual([command.split()[0] for command in commands], ["generate", "chat", "serve", "inspect", "chat"])
+        for command in commands:  # the flags exist
+            self.ok(*shlex.split(command), "--help")
+        self.assertTrue(self.ok(*shlex.split(commands[0])))
 
     def test_generate_without_a_prompt_does_not_wait(self):
         pid = self.start("generate", *self.model)
