@@ -284,7 +284,7 @@ class Engine {
 
   // Any thread. While `stopped` is true, Step, Decode and Session::Append end with kCancelled: at once, or within the
   // time of a layer while they run. Several ranks and GPUs finish the pass that has begun. A stopped pass changes no
-  // session, except that its tokens count among those that Session::Truncate says the session ever had.
+  // session, except that its tokens count as tokens that the session once had (Session::Truncate).
   virtual void SetStopped(bool stopped) { (void)stopped; }
 
   // Returns the bytes of KV memory that sessions and snapshots hold. Shared memory counts once.

@@ -67,7 +67,7 @@ class Sampler {
   virtual void AddPrompt(std::span<const TokenId> tokens) = 0;
 
   // Counts tokens of the vocabulary as output, as if Sample had drawn them: a sampler with the same parameters and seed
-  // goes on where another one ended.
+  // continues at the point at which another one ended.
   virtual void AddOutput(std::span<const TokenId> tokens) = 0;
 
   // Draws the next token from logits [V] and counts it as output. `allowed` is empty or has one bit per token (bit

@@ -206,7 +206,7 @@ ServiceJob ReadJob(const Api& api, std::string_view body, const std::string& ten
   if (reply.n != 1) Refuse("n", "n is " + std::to_string(reply.n) + "; submit one request for each choice");
   ServiceJob made = chat ? ReadChat(api, fields, tenant) : ReadCompletion(api, fields, tenant);
   made.job->tenant = tenant;
-  // Progress costs nothing here, and bodies ask for it together with a stream.
+  // Progress costs nothing here, and a body requests it together with a stream.
   made.job->sequences[0].params->progress = fields.Bool("return_progress").value_or(false);
   return made;
 }

@@ -271,7 +271,7 @@ Status EngineImpl::Run() {
   }
 }
 
-// Restores all sessions of a step that is stopped, also those that earlier passes have finished.
+// Restores all sessions of a step that is stopped, also the sessions of its earlier passes.
 Status EngineImpl::RunPasses(int64_t budget) {
   DSV4_RETURN_IF_ERROR(CheckStopped());
   stop_.reset();

@@ -107,7 +107,7 @@ class EngineImpl : public Engine, public SessionOwner {
   Status RunPasses(int64_t budget);
   // Whether a pass may end early (SetStopped): its sessions can be restored. Saves them.
   bool SaveSessions();
-  static Status WasStopped() { return Cancelled("the engine was told to stop"); }
+  static Status WasStopped() { return Cancelled("the engine was stopped (SetStopped)"); }
   Status CheckStopped() const { return stopped_ ? WasStopped() : Status(); }
   Status CheckPass();  // compares the ranks after RunPass: RankOptions::check
   void TakeRows(int64_t first, int64_t count);

@@ -72,7 +72,7 @@ struct Step {
   }
 };
 
-// Ends a pass between two layers. What the pass wrote to caches is then a part of its rows.
+// Ends a pass between two layers. The caches then have only a part of its rows.
 struct PassStop {
   const std::atomic<bool>* wanted;
   bool ended = false;  // the pass ended early

@@ -1,4 +1,4 @@
-"""The functions of include/dsv4.h are those that the library has, and the test program calls each of them.
+"""The library has exactly the functions of include/dsv4.h, and the test program calls each of them.
 
     names_test.py include/dsv4.h libdsv4_c.a capi_test.c
 """
@@ -15,7 +15,7 @@ def main():
     declared = set(re.findall(r"\b(dsv4_\w+)\s*\(", text))
     lines = subprocess.run(["nm", "--defined-only", "--extern-only", library], check=True, capture_output=True,
                            text=True).stdout.splitlines()
-    # C names: those of C++ begin with _Z. DW.ref is the compiler's.
+    # C names only: names of C++ begin with _Z. DW.ref is the compiler's.
     defined = {line.split()[-1] for line in lines if re.search(r" [TDBRVW] ", line)}
     defined = {name for name in defined if not name.startswith(("_Z", "DW.ref"))}
     calls = set(re.findall(r"\b(dsv4_\w+)\s*\(", Path(program).read_text(encoding="utf-8")))

@@ -46,7 +46,7 @@ class StopStepTest : public ::testing::Test {
   static bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
   }
-  // Stops the engine `after` the beginning of `call`, and returns how long the call went on.
+  // Stops the engine `after` the beginning of `call`, and returns the time from the stop to the end of the call.
   template <typename Call>
   std::chrono::duration<double> StopDuring(std::chrono::microseconds after, const Call& call) {
     std::atomic<Clock::rep> stopped_at = 0;
@@ -65,7 +65,7 @@ class StopStepTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-// Whenever the stop comes, the session goes on with the bits of one that was never stopped.
+// Whenever the stop comes, the session continues with the bits of one that was never stopped.
 TEST_F(StopStepTest, AStoppedStepChangesNoSession) {
   Load({.num_threads = 1});
   const Ids first = SomeTokens(300, 1), more = SomeTokens(200, 2), last = SomeTokens(5, 3);

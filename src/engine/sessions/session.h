@@ -120,7 +120,8 @@ class SessionImpl : public Session {
   // Removes the last tokens of a step: at most kSpareSlots of the tokens ever written.
   void TakeBack(size_t count) { KeepFirst(tokens_.size() - count); }
 
-  // What a step that is stopped changes: its tokens, and where it has more of them than rings can roll back, the rings.
+  // The state that a stopped step has changed: the tokens, and also the rings if it has more tokens than they can roll
+  // back.
   struct State {
     size_t num_tokens = 0;
     int64_t written = 0, drafts_from = 0;

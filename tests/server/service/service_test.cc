@@ -428,7 +428,7 @@ TEST_F(NanoServiceTest, TheBitsOfEachRequestAreThoseOfASessionAlone) {
   }
 }
 
-// A request goes on where another one ended: in the same places of the same draws, with the same penalties.
+// A request continues at the end of another one: in the same places of the same draws, with the same penalties.
 TEST_F(NanoServiceTest, OutputThatWasDrawnElsewhereContinues) {
   Request whole{.prompt = NanoTokenizer().Encode("And the king said"),
                 .sampling = {.temperature = 0.9f, .frequency_penalty = 0.5f, .seed = 11},
