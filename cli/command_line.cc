@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -260,7 +261,8 @@ std::string MeantBy(const CLI::App& command, const std::string& word) {
   const std::string suggestion = Suggestion(word, SubcommandNames(command));
   if (!suggestion.empty()) return suggestion;
   std::error_code error;
-  const bool folder = std::filesystem::is_directory(word, error) || command.get_name() == "serve";
+  const bool folder = std::filesystem::is_directory(word, error) || command.get_name() == "serve" ||
+                      word.find('/') != std::string::npos;
   if (folder && command.get_option_no_throw("--model") != nullptr) return "; a model's folder follows -m";
   if (command.get_option_no_throw("--prompt") != nullptr) return "; a prompt follows -p, in quotes";
   return "";
@@ -273,14 +275,30 @@ std::string Complaint(const CLI::ParseError& error) {
   return text.substr(0, text.find(':')) + " needs a value";
 }
 
+// What to do for a command or flag that other programs have and this one has not.
+std::string OfOtherPrograms(const std::string& word) {
+  const auto is = [&](std::initializer_list<const char*> names) {
+    return std::find(names.begin(), names.end(), word) != names.end();
+  };
+  if (is({"pull", "download", "models", "list", "ls"}))
+    return "; download models with hf, and give their folder with -m (docs/models.md)";
+  if (is({"run", "cli"})) return "; did you mean chat?";
+  if (is({"complete"})) return "; did you mean generate?";
+  if (is({"convert", "quantize", "quantise"}))
+    return "; published folders load without conversion (docs/checkpoints.md)";
+  if (is({"-v"})) return "; did you mean --version?";
+  return "";
+}
+
 [[noreturn]] void ThrowExtra(CLI::App& app) {
   const std::string extra = app.remaining(/*recurse=*/true).front();
   const CLI::App* command = Innermost(app);
   if (command == &app) {
     std::vector<std::string> names = SubcommandNames(app);
     for (const char* name : {"help", "--help", "--version"}) names.push_back(name);
+    const std::string known = OfOtherPrograms(extra);
     throw UsageError((extra.starts_with("-") ? "unknown flag '" : "unknown command '") + OneLine(extra) + "'" +
-                     Suggestion(extra, names) + " (dsv4 --help lists the commands)");
+                     (known.empty() ? Suggestion(extra, names) : known) + " (dsv4 --help lists the commands)");
   }
   const std::string see = " (see " + PathOf(command) + " --help)";
   if (!extra.starts_with("-"))

@@ -53,6 +53,14 @@ class Usage(CliTestCase):
         self.assertNotIn(b"did you mean", result.stderr)
         self.fails(2, "did you mean --version?", "version")
 
+    def test_commands_of_other_programs_lead_to_ours(self):
+        for word in ["pull", "download", "list"]:
+            self.fails(2, [f"'{word}'", "hf", "docs/models.md"], word, "some/model")
+        self.fails(2, ["'run'", "did you mean chat?"], "run")
+        self.fails(2, ["'convert'", "without conversion"], "convert")
+        self.fails(2, ["'-v'", "did you mean --version?"], "-v")
+        self.fails(2, ["'models/none'", "a model's folder follows -m"], "inspect", "models/none")
+
     def test_unknown_flag_suggests_the_nearest(self):
         self.fails(2, ["--temprature", "did you mean --temperature?"], "generate", "--temprature", "1")
         self.fails(2, ["--topk=3", "did you mean --top-k?"], "generate", "--topk=3")
