@@ -66,7 +66,7 @@ class Inbox {
   std::map<uint64_t, Mail> mail_;
 };
 
-std::vector<TokenId> Counting(TokenId first, size_t n) {
+std::vector<TokenId> Rising(TokenId first, size_t n) {
   std::vector<TokenId> ids(n);
   std::iota(ids.begin(), ids.end(), first);
   return ids;
@@ -110,7 +110,7 @@ TEST_F(ServiceTest, AThousandRequestsOfEightThreadsEachGetOneLastEvent) {
       std::vector<uint64_t> mine;
       for (int i = 0; i < 125; ++i) {
         const auto id = Submit(
-            Greedy(Counting(200 + static_cast<TokenId>(random() % 50), 1 + random() % 40), 1 + random() % 30));
+            Greedy(Rising(200 + static_cast<TokenId>(random() % 50), 1 + random() % 40), 1 + random() % 30));
         ASSERT_TRUE(id.ok()) << id.status().message();
         ++accepted;
         mine.push_back(*id);
@@ -141,7 +141,7 @@ TEST_F(ServiceTest, StopEndsOpenRequestsBeforeItReturns) {
   Start({.max_running = 4});
   std::vector<uint64_t> ids;
   for (int i = 0; i < 20; ++i) {
-    const auto id = Submit(Greedy(Counting(200, 10), 100000));
+    const auto id = Submit(Greedy(Rising(200, 10), 100000));
     ASSERT_TRUE(id.ok());
     ids.push_back(*id);
   }
@@ -168,7 +168,7 @@ TEST_F(ServiceTest, RequestsThatComeWhileItStopsEndToo) {
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&] {
         for (int i = 0; i < 50; ++i) {
-          Request request = Greedy(Counting(200, 5), 1000);
+          Request request = Greedy(Rising(200, 5), 1000);
           if (i % 10 == 0) request.regex = "[a-z]{" + std::to_string(i + 1) + "}";
           accepted += service_->Submit(std::move(request), inbox.Fn()).ok() ? 1 : 0;
         }
@@ -191,7 +191,7 @@ TEST_F(ServiceTest, ADeviceThatFailsEndsRequestsAndIsOpenedAgain) {
     notices.emplace_back(event);
   }});
   engine_.before_step = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
-  const auto id = Submit(Greedy(Counting(200, 10), 100000));
+  const auto id = Submit(Greedy(Rising(200, 10), 100000));
   engine_.broken = true;
   const Inbox::Mail mail = inbox_.Wait(id);
   EXPECT_EQ(mail.finish.finish, FinishReason::kError);
@@ -295,10 +295,10 @@ TEST_F(ServiceTest, ChatIsSplitIntoReasoningContentAndCalls) {
 
 TEST_F(ServiceTest, ThePrefixCacheServesALaterRequest) {
   Start();
-  inbox_.Wait(Submit(Greedy(Counting(200, 300), 4)));
-  const Inbox::Mail second = inbox_.Wait(Submit(Greedy(Counting(200, 300), 4)));
+  inbox_.Wait(Submit(Greedy(Rising(200, 300), 4)));
+  const Inbox::Mail second = inbox_.Wait(Submit(Greedy(Rising(200, 300), 4)));
   EXPECT_EQ(second.finish.counts.cached, 299);
-  Request other = Greedy(Counting(200, 300), 4);
+  Request other = Greedy(Rising(200, 300), 4);
   other.tenant = "another";
   EXPECT_EQ(inbox_.Wait(Submit(std::move(other))).finish.counts.cached, 0);
   EXPECT_GT(service_->Stats().prefix_hits, 0u);
@@ -314,7 +314,7 @@ TEST_F(ServiceTest, RefusesRequestsThatCannotWork) {
   refused({}, "prompt");
   refused({.prompt = {5, -1}}, "prompt[1]");
   refused({.prompt = {1 << 29}}, "prompt[0]");
-  refused({.prompt = Counting(200, 1), .sampling = {.temperature = -1}}, "temperature");
+  refused({.prompt = Rising(200, 1), .sampling = {.temperature = -1}}, "temperature");
   refused({.prompt = {200}, .max_tokens = -2}, "max_tokens");
   refused({.prompt = {200}, .min_tokens = -1}, "min_tokens");
   refused({.prompt = {200}, .stop_ids = {-5}}, "stop_ids[0]");
