@@ -58,7 +58,7 @@ FOLDERS_OF = {
 }
 ABOVE_OPS = ("layers", "model", "engine")
 
-CODE_FOLDERS = ("src", "include", "cli", "server", "capi", "tests", "bench", "tools", "scripts", "cmake")
+CODE_FOLDERS = ("src", "include", "cli", "server", "capi", "python", "tests", "bench", "tools", "scripts", "cmake")
 CPP_SUFFIXES = {".h", ".hpp", ".cuh", ".inc", ".cc", ".cpp", ".cu"}
 HEADER_SUFFIXES = {".h", ".hpp", ".cuh"}
 TEXT_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}

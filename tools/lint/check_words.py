@@ -23,7 +23,7 @@ import tokenize
 from pathlib import Path
 
 BUDGETS = "tools/lint/word_budgets.json"
-FOLDERS = ("bench", "cli", "cmake", "deploy", "docs", "include", "scripts", "server", "src", "tests", "tools", ".ci",
+FOLDERS = ("bench", "cli", "cmake", "deploy", "docs", "include", "python", "scripts", "server", "src", "tests", "tools", ".ci",
            ".github")
 C_LIKE = {".h", ".hpp", ".cuh", ".cc", ".cpp", ".cu", ".js", ".css"}
 SHELL_LIKE = {".sh", ".cmake", ".txt", ""}
