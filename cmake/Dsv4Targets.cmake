@@ -17,15 +17,6 @@ if("${CMAKE_CXX_FLAGS} " MATCHES "-m(arch|cpu|tune)=native ")
                  "kernels need no such flag, they are compiled for each instruction set")
 endif()
 
-# A parent project may have switched warnings to errors, and exceptions or type information off.
-set(DSV4_OWN_FLAGS "")
-if(NOT PROJECT_IS_TOP_LEVEL)
-  set(DSV4_OWN_FLAGS $<$<COMPILE_LANGUAGE:CXX>:-fexceptions> $<$<COMPILE_LANGUAGE:CXX>:-frtti>)
-  if(NOT DSV4_WERROR)
-    list(APPEND DSV4_OWN_FLAGS $<$<COMPILE_LANGUAGE:CXX>:-Wno-error>)
-  endif()
-endif()
-
 add_library(dsv4_options INTERFACE)
 target_compile_features(dsv4_options INTERFACE cxx_std_20)
 target_include_directories(dsv4_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
@@ -34,7 +25,8 @@ target_include_directories(dsv4_options INTERFACE ${PROJECT_SOURCE_DIR}/include 
 target_compile_options(dsv4_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual>"
   "$<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers;-ffp-contract=off>"
-  "$<$<AND:$<BOOL:${DSV4_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>"
+  # A parent project may have switched warnings to errors, and exceptions or type information off.
+  "$<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${DSV4_WERROR}>,-Werror,-Wno-error>;-fexceptions;-frtti>"
   # Paths in the program are relative to the repository: two folders build the same bytes, and share ccache's results.
   "$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>"
@@ -46,7 +38,6 @@ target_compile_options(dsv4_options INTERFACE
   # classes.
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extra-device-vectorization;-diag-suppress=2810>"
   "$<$<AND:$<BOOL:${DSV4_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings;-Xcompiler=-Werror>"
-  ${DSV4_OWN_FLAGS}
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-psabi,-ffp-contract=off>")
 if(DSV4_SANITIZE)
   target_compile_options(dsv4_options INTERFACE -fsanitize=${DSV4_SANITIZE} -fno-omit-frame-pointer -g

@@ -25,7 +25,7 @@ if(EXISTS ${DSV4_XGRAMMAR_DIR}/include/xgrammar/xgrammar.h)
     endif()
     target_compile_definitions(${target} PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
       XGRAMMAR_LOG_CUSTOMIZE=1)
-    target_compile_options(${target} PRIVATE -w -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= ${DSV4_OWN_FLAGS})
+    target_compile_options(${target} PRIVATE -w -fexceptions -frtti -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
     if(DSV4_SANITIZE)
       target_compile_options(${target} PRIVATE -fsanitize=${DSV4_SANITIZE} -fno-omit-frame-pointer)
     endif()

@@ -28,7 +28,7 @@ if(XGRAMMAR)
 endif()
 foreach(part "nlohmann-json;nlohmann-json3-dev" "CLI11;libcli11-dev" "zlib;zlib1g-dev" "OpenSSL;libssl-dev"
         "libedit;libedit-dev" "libbsd;libbsd-dev" "libmd;libmd-dev" "libtinfo;libncurses-dev"
-        "marked;libjs-marked" "DOMPurify;node-dompurify")
+        "marked;libjs-marked" "DOMPurify;node-dompurify" "KaTeX;libjs-katex" "Prism;node-prismjs")
   list(POP_FRONT part name)
   add(${name} /usr/share/doc/${part}/copyright)
 endforeach()

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 #include "dsv4/tokenizer.h"
 
@@ -25,12 +26,12 @@ enum class ChatDialect {
 };
 
 // The names are "v4" and "v4-0731". Error: kInvalidArgument, which lists both names.
-std::string_view ChatDialectName(ChatDialect dialect);
-Result<ChatDialect> ParseChatDialect(std::string_view name);
+DSV4_API std::string_view ChatDialectName(ChatDialect dialect);
+DSV4_API Result<ChatDialect> ParseChatDialect(std::string_view name);
 
 // Returns the dialect of the encoder in the checkpoint (encoding/encoding_dsv4.py), since config and tokenizer files
 // are the same in both releases. Returns kV4Preview if there is no encoder or its dialect cannot be determined.
-ChatDialect DetectDialect(const std::string& model_dir);
+DSV4_API ChatDialect DetectDialect(const std::string& model_dir);
 
 enum class Role { kSystem, kUser, kAssistant, kTool, kLatestReminder, kDeveloper };
 
@@ -93,15 +94,15 @@ struct ChatRequest {
 // means true. The content of a message is null, a string, or a list of parts, which are joined by "\n\n". The arguments
 // of a call are JSON text or an object. Other fields (model, temperature, ...) are ignored. Error: kInvalidArgument,
 // which names the field.
-Result<ChatRequest> ParseChatRequest(std::string_view json);
+DSV4_API Result<ChatRequest> ParseChatRequest(std::string_view json);
 
 // Returns JSON text that ParseChatRequest parses to the same request, one message per line. Replaces invalid UTF-8 by
 // U+FFFD.
-std::string ChatRequestToJson(const ChatRequest& request);
+DSV4_API std::string ChatRequestToJson(const ChatRequest& request);
 
 // Returns the prompt text. Error: kInvalidArgument, which names the message (an effort that the dialect does not have,
 // an empty developer message, arguments that are valid JSON but not an object, a field that the role cannot have).
-Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect);
+DSV4_API Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect);
 
 // A prompt, and the ranges of it that are copied from the request (contents, reasoning, calls, schemas). The encoder
 // writes everything else. The format needs special tokens only outside of these ranges.
@@ -110,7 +111,7 @@ struct RenderedPrompt {
   std::vector<TextRange> content_ranges;  // in order; the bytes are unchanged
 };
 // Same errors as RenderPrompt.
-Result<RenderedPrompt> RenderPromptWithRanges(const ChatRequest& request, ChatDialect dialect);
+DSV4_API Result<RenderedPrompt> RenderPromptWithRanges(const ChatRequest& request, ChatDialect dialect);
 
 // The form of a system or developer message after another role's message.
 enum class LaterSystem {
@@ -127,13 +128,13 @@ enum class LaterSystem {
 //   - A later one becomes user text in its place. So the user's turn before it continues, and the prompt up to it stays
 //     a prefix of the next prompt.
 // Same errors as RenderPrompt, but a developer message may be empty.
-Result<RenderedPrompt> RenderServedPrompt(const ChatRequest& request, ChatDialect dialect,
-                                          LaterSystem later = LaterSystem::kPlain);
+DSV4_API Result<RenderedPrompt> RenderServedPrompt(const ChatRequest& request, ChatDialect dialect,
+                                                   LaterSystem later = LaterSystem::kPlain);
 
 // Treatment of text inside content_ranges that spells a special token.
 //   kOfficial  it becomes the special token; the ids are the same as with the official encoder
 //   kText      it stays ordinary text, so that no content can end a turn, begin one, or forge a call
 enum class SpecialTokensInContent { kOfficial, kText };
-EncodeOptions EncodeOptionsOf(const RenderedPrompt& prompt, SpecialTokensInContent in_content);
+DSV4_API EncodeOptions EncodeOptionsOf(const RenderedPrompt& prompt, SpecialTokensInContent in_content);
 
 }  // namespace dsv4

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/export.h"
 #include "dsv4/speculation.h"
 #include "dsv4/status.h"
 #include "dsv4/types.h"
@@ -193,7 +194,7 @@ struct ModelInfo {
 };
 
 // Returns one line about skipped_tensors; empty: there are none.
-std::string WarningOfSkipped(const ModelInfo& info);
+DSV4_API std::string WarningOfSkipped(const ModelInfo& info);
 
 // Rows of logits that a step returns for a sequence.
 enum class LogitRows : uint8_t {
@@ -242,7 +243,7 @@ struct DecodeItem {
 // Called with every draw, in order within an item. Return false to end the item.
 using TokenFn = std::function<bool(size_t item, const SampledToken& token)>;
 
-class Engine {
+class DSV4_API Engine {
  public:
   // Loads a model. Errors: kNotFound (no such folder or file), kDataLoss (damaged or contradictory files), kUnsupported
   // (a device or format that this build lacks), kResourceExhausted, kCancelled, kInvalidArgument (options).
@@ -344,6 +345,7 @@ class Engine {
 // `overflow` (on another disk, or in memory), and `dir` gets links to them. overflow = "": all shards go to `dir`.
 // Errors: kInvalidArgument (a folder exists), kNotFound (the parent of a folder does not exist), kResourceExhausted
 // (the disks are too small; checked before anything is written), kCancelled. An error leaves no file on the disk.
-Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir, const std::string& overflow = "");
+DSV4_API Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir,
+                                         const std::string& overflow = "");
 
 }  // namespace dsv4

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 
 namespace dsv4 {
@@ -16,13 +17,13 @@ struct ExpertCounts {
 
 // Reads a JSON file of WriteExpertCounts. Errors name the file, --expert-counts and the remedy: kNotFound, kDataLoss,
 // kInvalidArgument (the file cannot be read, or it is too large).
-Result<ExpertCounts> ReadExpertCounts(const std::string& path);
+DSV4_API Result<ExpertCounts> ReadExpertCounts(const std::string& path);
 // Replaces the file atomically. Errors name the file: kNotFound (the folder does not exist), kResourceExhausted (the
 // disk is full), kInvalidArgument (the file cannot be written).
-Status WriteExpertCounts(const std::string& path, const ExpertCounts& counts);
+DSV4_API Status WriteExpertCounts(const std::string& path, const ExpertCounts& counts);
 
 // A file of the counts that an engine adds after some point in time (Engine::expert_use().counts).
-class ExpertCountsFile {
+class DSV4_API ExpertCountsFile {
  public:
   // `kept`: counts to add to, usually the contents of the file; empty: replaces the file. `before`: counts of the
   // engine at the start, which are not written.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dsv4/engine.h"
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 
 namespace dsv4 {
@@ -97,6 +98,6 @@ struct ModelDescription {
 };
 
 // Reads and checks the config and the tensor headers. Same errors as Engine::Load.
-Result<ModelDescription> Inspect(const EngineOptions& options);
+DSV4_API Result<ModelDescription> Inspect(const EngineOptions& options);
 
 }  // namespace dsv4

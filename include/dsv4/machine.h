@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/export.h"
+
 namespace dsv4 {
 
 struct MachineInfo {
@@ -16,6 +18,6 @@ struct MachineInfo {
 
 // Reads files of /proc and /dev, without a GPU driver. `root` is a prefix of these folders, for
 // tests.
-MachineInfo DescribeMachine(const std::string& root = "");
+DSV4_API MachineInfo DescribeMachine(const std::string& root = "");
 
 }  // namespace dsv4

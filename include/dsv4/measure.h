@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dsv4/engine.h"
+#include "dsv4/export.h"
 #include "dsv4/session.h"
 #include "dsv4/status.h"
 
@@ -22,10 +23,10 @@ struct CpuInfo {
   bool pinned = false;       // each thread stays on one core
   std::string instructions;  // instruction set of the kernels: "avx2"
 };
-Result<CpuInfo> DescribeCpu(Engine& engine);
+DSV4_API Result<CpuInfo> DescribeCpu(Engine& engine);
 
 // Returns the peak rate of fused float32 multiply-adds in registers, for all threads of the engine together.
-Result<double> MeasureFmaRate(Engine& engine);
+DSV4_API Result<double> MeasureFmaRate(Engine& engine);
 
 struct OpTime {
   std::string op, detail;  // "linear", "NVFP4 4096x8192"
@@ -36,13 +37,13 @@ struct OpTime {
 };
 // Runs `work` and returns the ops that it ran on the engine, in order of their first call. Calls with the same op and
 // detail are added up. Returns the error of `work` if it fails.
-Result<std::vector<OpTime>> TraceOps(Engine& engine, const std::function<Status()>& work);
+DSV4_API Result<std::vector<OpTime>> TraceOps(Engine& engine, const std::function<Status()>& work);
 
 struct LinearShape {
   int64_t rows = 0, cols = 0, groups = 1;  // outputs, inputs, and groups (block-diagonal matrices) of a linear
 };
 // Returns the different shapes of the engine's model, in order of their first use.
-Result<std::vector<LinearShape>> LinearShapes(Engine& engine);
+DSV4_API Result<std::vector<LinearShape>> LinearShapes(Engine& engine);
 
 struct LinearTime {
   int64_t rows = 0;                             // rows that were measured
@@ -52,14 +53,14 @@ struct LinearTime {
 // The calls cycle through copies of the matrix that together exceed the caches. Uses the engine's integer inputs and
 // AMX tiles if its options enable them. Matrices of more than 256 MiB are shortened to fewer rows. Error:
 // kInvalidArgument (another format).
-Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape,
-                                 int64_t num_tokens, double budget);
+DSV4_API Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape,
+                                          int64_t num_tokens, double budget);
 
 // Appends tokens without computing them. Their cached rows are copies of the session's complete pages (256 tokens), in
 // turn. Requires at least one complete page. For measurements at contexts that would take minutes or hours to fill; the
 // generated text has no meaning. Errors: kInvalidArgument (no complete page, an id outside the vocabulary),
 // kResourceExhausted (context limit, memory).
-Status AppendCopies(Session& session, std::span<const TokenId> tokens);
+DSV4_API Status AppendCopies(Session& session, std::span<const TokenId> tokens);
 
 // Tokens that a session is known to emit.
 struct KnownText {
@@ -80,6 +81,6 @@ struct KnownDrafts {
 // quality. The engine still makes its own drafts, so their cost is included. Empty `known.texts` restores the engine's
 // own drafts. The sessions of `known` must exist until then. On any device. Error: kInvalidArgument (the engine has no
 // drafter).
-Status ReplaceDrafts(Engine& engine, KnownDrafts known);
+DSV4_API Status ReplaceDrafts(Engine& engine, KnownDrafts known);
 
 }  // namespace dsv4

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "dsv4/chat.h"
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 
 namespace dsv4 {
@@ -90,7 +91,7 @@ struct OutputParserOptions {
 
 // Incremental parser. The bytes may be split anywhere, even inside a character. The joined texts of the deltas do not
 // depend on the splits. If every piece ends with a complete character, every delta does too.
-class OutputParser {
+class DSV4_API OutputParser {
  public:
   explicit OutputParser(bool thinking);
   explicit OutputParser(OutputParserOptions options);
@@ -131,11 +132,11 @@ class OutputParser {
 };
 
 // Parses a whole text with OutputParser.
-ParsedMessage ParseOutput(std::string_view text, bool thinking);
+DSV4_API ParsedMessage ParseOutput(std::string_view text, bool thinking);
 
 // Strict parser, as in the official encoder, to check the format of a model's output. Requires that `text` ends with
 // EOS, that tags are exactly as in training, and that there are no repeated keys and no stray markers. Trims nothing.
 // Does not check values with string="false". Error: kInvalidArgument, which states what was expected and at which byte.
-Result<ParsedMessage> ParseOutputStrict(std::string_view text, bool thinking);
+DSV4_API Result<ParsedMessage> ParseOutputStrict(std::string_view text, bool thinking);
 
 }  // namespace dsv4

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 #include "dsv4/types.h"
 
@@ -36,12 +37,12 @@ struct SamplingParams {
 
 // Checks the range of every field and the token ids. Error: kInvalidArgument, which names the field, the value and the
 // accepted values.
-Status ValidateSampling(const SamplingParams& params, int64_t vocab_size);
+DSV4_API Status ValidateSampling(const SamplingParams& params, int64_t vocab_size);
 
 // Returns the defaults that the model's author gives in DIR/generation_config.json: temperature, top_k, top_p, min_p,
 // repetition_penalty. A value that is absent or outside its range leaves the default of SamplingParams. Error: the file
 // cannot be read, or is not a JSON object.
-Result<SamplingParams> ReadDefaultSampling(const std::string& model_dir);
+DSV4_API Result<SamplingParams> ReadDefaultSampling(const std::string& model_dir);
 
 struct TokenLogprob {
   TokenId id;
@@ -56,7 +57,7 @@ struct SampledToken {
 };
 
 // Sampler of one sequence: holds the random state and the token counts for the penalties.
-class Sampler {
+class DSV4_API Sampler {
  public:
   virtual ~Sampler() = default;
 

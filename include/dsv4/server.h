@@ -13,6 +13,7 @@
 #include "dsv4/chat.h"
 #include "dsv4/engine.h"
 #include "dsv4/experts.h"
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 #include "dsv4/tokenizer.h"
 
@@ -92,12 +93,12 @@ struct ServerOptions {
 // Serves until SIGTERM or SIGINT, then finishes the running requests, for at most drain_timeout_s. A second signal ends
 // the process at once with status 0. Logs to standard error. Errors: kInvalidArgument, kResourceExhausted (the port is
 // in use), and the error of a device that failed, if restart_device is false or the restart failed.
-Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options);
+DSV4_API Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options);
 
 // A server that runs on threads of its own, in a program that does other things too. It installs no signal handlers
 // and does not end the process. While it exists, nothing else may use the engine, except functions that any thread may
 // call. A process may have several, each with its engine.
-class HttpServer {
+class DSV4_API HttpServer {
  public:
   // Opens the ports and serves. Engine and tokenizer must outlive the server. Empty options: model_name "dsv4",
   // kv_budget_bytes DefaultKvBudget; `interrupted` is not called. Same errors as Serve.
@@ -129,17 +130,17 @@ class HttpServer {
 
 // Returns the KV budget for an engine that does nothing else: half of the free memory, 8 GiB if that is not known, and
 // at least two sequences.
-int64_t DefaultKvBudget(const Engine& engine);
+DSV4_API int64_t DefaultKvBudget(const Engine& engine);
 
 // Checks that the budget is large enough for a sequence. Error: kInvalidArgument, which names --kv-budget.
-Status CheckKvBudget(int64_t budget_bytes, const ModelInfo& model);
+DSV4_API Status CheckKvBudget(int64_t budget_bytes, const ModelInfo& model);
 
 // Checks the options that do not need a model, before the model is loaded. Finds: addresses and ports that cannot be
 // used, a key that does not match the certificate, a folder that another server uses, an invalid collector or origin.
 // Releases everything that it opens. Errors: kInvalidArgument, kResourceExhausted (a port is in use).
-Status CheckServing(const ServerOptions& options);
+DSV4_API Status CheckServing(const ServerOptions& options);
 
 // Writes the first line of the JSON log to standard error. For EngineOptions::on_plan.
-void LogPlan(const MemoryPlan& plan);
+DSV4_API void LogPlan(const MemoryPlan& plan);
 
 }  // namespace dsv4

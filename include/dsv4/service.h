@@ -20,6 +20,7 @@
 
 #include "dsv4/chat.h"
 #include "dsv4/engine.h"
+#include "dsv4/export.h"
 #include "dsv4/output_parser.h"
 #include "dsv4/sampling.h"
 #include "dsv4/status.h"
@@ -148,7 +149,7 @@ struct ServiceStats {
   bool draining = false;                         // Drain or Stop was called
 };
 
-class Service {
+class DSV4_API Service {
  public:
   // Engine and tokenizer must outlive the service. Errors: kInvalidArgument (the budget is too small),
   // kResourceExhausted (threads).

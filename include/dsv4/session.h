@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dsv4/engine.h"
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 #include "dsv4/types.h"
 
@@ -15,7 +16,7 @@ namespace dsv4 {
 // Maximum number of tokens that Session::Truncate can remove. The window rings of a session have this many spare rows.
 inline constexpr int64_t kMaxTruncatedTokens = 8;
 
-class Session {
+class DSV4_API Session {
  public:
   virtual ~Session() = default;
 

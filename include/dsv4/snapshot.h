@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 #include "dsv4/types.h"
 
@@ -30,7 +31,7 @@ struct SnapshotInfo {
 
 // The contents of a snapshot file in host memory. It can be written and read while the engine works. Immutable and
 // thread-safe.
-class SnapshotImage {
+class DSV4_API SnapshotImage {
  public:
   virtual ~SnapshotImage() = default;
 
@@ -54,7 +55,7 @@ class SnapshotImage {
 };
 
 // Immutable. May outlive its session and its engine. After its engine is destroyed, no session can continue from it.
-class KvSnapshot {
+class DSV4_API KvSnapshot {
  public:
   virtual ~KvSnapshot() = default;
 

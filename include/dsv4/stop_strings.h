@@ -6,11 +6,12 @@
 #include <string_view>
 #include <vector>
 
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 
 namespace dsv4 {
 
-class StopMatcher {
+class DSV4_API StopMatcher {
  public:
   // `stops` may be empty. Error: kInvalidArgument (one of the strings is empty).
   static Result<StopMatcher> Create(std::vector<std::string> stops);

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 
 namespace dsv4 {
@@ -19,6 +20,6 @@ struct NamedTensor {
 
 // Writes `path` atomically: the whole file or nothing. Errors name the file: kNotFound (the folder does not exist),
 // kResourceExhausted (the disk is full), kInvalidArgument (the path cannot be written).
-Status WriteTensorFile(const std::string& path, std::span<const NamedTensor> tensors);
+DSV4_API Status WriteTensorFile(const std::string& path, std::span<const NamedTensor> tensors);
 
 }  // namespace dsv4

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dsv4/export.h"
 #include "dsv4/status.h"
 #include "dsv4/types.h"
 
@@ -48,7 +49,7 @@ struct DecodeOptions {
 };
 
 // Immutable and thread-safe after loading.
-class Tokenizer {
+class DSV4_API Tokenizer {
  public:
   // Reads model_dir/tokenizer.json and, if it exists, model_dir/tokenizer_config.json (names of BOS and EOS). Checks
   // everything that the code relies on. Errors name the file and the field: kNotFound (no such file), kDataLoss
@@ -101,7 +102,7 @@ class Tokenizer {
 
 // Decodes ids while they are generated. Returns complete characters only and holds back the beginning of a character.
 // The returned texts, joined, equal Tokenizer::Decode of all ids. The tokenizer must outlive the decoder.
-class StreamDecoder {
+class DSV4_API StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, const DecodeOptions& options = {});
 

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "dsv4/export.h"
+
 namespace dsv4 {
 
 struct BuildInfo {
@@ -15,6 +17,6 @@ struct BuildInfo {
   std::string gpu_architectures;  // "sm_90a sm_100a"; empty: built without CUDA. Only sm_90a has been run
 };
 
-BuildInfo GetBuildInfo();
+DSV4_API BuildInfo GetBuildInfo();
 
 }  // namespace dsv4
