@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -38,18 +39,18 @@ def harness(repository, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(tmp_path_factory):
     program = Path(sys.executable).parent / "dsv4"
-    process = subprocess.Popen([program, "serve", "--port", "0"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    port = None
-    for line in process.stderr:
-        if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
-            port = int(found[1])
-            break
-    assert port, "the server does not start"
-    yield port
+    log = tmp_path_factory.mktemp("server") / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen([program, "serve", "--port", "0"], stderr=file, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())):
+        assert process.poll() is None and time.monotonic() < until, log.read_text()
+        time.sleep(0.05)
+    yield int(found[1])
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.wait(timeout=60)
 
 
 def test_figures_equal_those_of_the_http_route(harness, server):
