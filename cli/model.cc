@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "dsv4/inspect.h"
 #include "dsv4/json_text.h"
@@ -24,12 +25,14 @@ std::string FindModelDir(const std::string& model_dir) {
   }
   const fs::path binary = fs::read_symlink("/proc/self/exe", error);
   const fs::path installed = binary.parent_path().parent_path() / "share/dsv4/models/nano";
-  const fs::path in_source = fs::path(DSV4_SOURCE_DIR) / "models/nano";
-  for (const fs::path& dir : {installed, in_source}) {
+  std::vector<fs::path> places = {installed};
+  if (const fs::path source = DSV4_SOURCE_DIR; !source.empty()) places.push_back(source / "models/nano");
+  for (const fs::path& dir : places) {
     if (fs::exists(dir / "tokenizer.json", error)) return dir.string();
   }
-  throw RunError("the bundled nano model is neither in " + installed.string() + " nor in " + in_source.string() +
-                 "; give a model folder with -m");
+  throw RunError("the bundled nano model is not in " + installed.string() +
+                 (places.size() > 1 ? " nor in " + places[1].string() : "") +
+                 "; install the package dsv4-nano, or give a model folder with -m");
 }
 
 bool HasTokenizer(const std::string& model_dir) {
@@ -134,7 +137,9 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
     throw UsageError("--check-ranks needs several ranks, and --device " + options.device +
                      " names one: remove it, or use --device cuda:0,1 or cpu*2");
   }
-  options.progress = progress.Callback();
+  options.progress = [own = progress.Callback(), also = options.progress](const Progress& p) {
+    return (!also || also(p)) && own(p);
+  };
   const bool watched = tell == TellPlan::kWhenWatched && !IsCpu(options.device) && StderrIsTerminal();
   const bool cpu_computes = options.offload.expert_compute != ExpertCompute::kGpu;
   options.on_plan = [tell, watched, cpu_computes, also = options.on_plan](const MemoryPlan& plan) {

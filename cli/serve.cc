@@ -10,6 +10,7 @@
 
 #include "dsv4/inspect.h"
 #include "dsv4/server.h"
+#include "dsv4/service_manager.h"
 #include "dsv4/tokenizer.h"
 #include "errors.h"
 #include "flags.h"
@@ -22,12 +23,24 @@ namespace dsv4::cli {
 
 namespace {
 
+// A key file with this line alone requires no keys, such as the default of deploy/dsv4.service.
+constexpr std::string_view kNoKeys = "# no keys";
+
+bool IsOfThisMachine(const std::string& host) {
+  return host.starts_with("127.") || host == "localhost" || host == "::1";
+}
+
 // Each line of the file has a key, or a label for the log and a key. Skips empty lines, lines that start with #, and a
 // byte order mark.
 void AddKeysFromFile(const std::string& path, ServerOptions* server) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   std::string text = ReadInput(path);
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  if (text == kNoKeys || text == std::string(kNoKeys) + "\n") {
+    if (IsOfThisMachine(server->host)) return;
+    throw RunError(path + " sets no keys, and --host " + server->host +
+                   " accepts other machines: write one key per line to the file");
+  }
   std::istringstream lines(text);
   const size_t before = server->api_keys.size();
   int number = 0;
@@ -117,6 +130,13 @@ int RunServe(const ServeOptions& options) {
   if (synthetic) model.model_dir.clear();
   CheckAgainstModel(server.kv_budget_bytes, &model);
   Must(CheckServing(server));
+  auto manager = ServiceManager::FromEnvironment();  // Serve reports errors
+  if (manager.ok() && manager->has_value()) {
+    model.progress = [&service = **manager](const Progress& p) {
+      service.Loading(p.done, p.total);
+      return true;
+    };
+  }
   ProgressLine progress;
   model.on_plan = [&](const MemoryPlan& plan) {
     server.num_ranks = plan.ranks * plan.devices;

@@ -13,6 +13,7 @@
 
 #include <unistd.h>
 
+#include "dsv4/service_manager.h"
 #include "dsv4/version.h"
 #include "server/announce.h"
 #include "server/api/api.h"
@@ -91,6 +92,7 @@ class Server {
     DSV4_RETURN_IF_ERROR(CheckKvBudget(options_.kv_budget_bytes, engine_.info()));
     DSV4_RETURN_IF_ERROR(Listen());
     if (owns_process) DSV4_RETURN_IF_ERROR(CatchSignals());
+    if (owns_process) FindManager();
     DSV4_RETURN_IF_ERROR(OpenSpans());
     DSV4_RETURN_IF_ERROR(OpenKvEvents());
     DSV4_ASSIGN_OR_RETURN(folder_lock_, TakeDiskFolder(options_));
@@ -114,6 +116,7 @@ class Server {
 
   // The I/O thread: serves until the end, whose reason it returns.
   Status Run() {
+    http_->Post([this] { TellReady(); });
     http_->Run();
 
     stopped_ = true;
@@ -367,12 +370,17 @@ class Server {
     exchange.Respond(204, "", "");
   }
 
+  bool IsStuck() const {
+    const bool failed = scheduler_->device_failed();
+    const double stall = failed ? std::max(options_.stall_timeout_s, kRestartStall) : options_.stall_timeout_s;
+    return options_.stall_timeout_s > 0 && scheduler_->SecondsStuck() > stall;
+  }
+
   // Live: a restart would not help. Ready: the server takes new requests.
   void Health(Exchange& exchange) {
     const bool changed = file_watch_->changed();
     const bool failed = scheduler_->device_failed();
-    const double stall = failed ? std::max(options_.stall_timeout_s, kRestartStall) : options_.stall_timeout_s;
-    const bool stuck = options_.stall_timeout_s > 0 && scheduler_->SecondsStuck() > stall;
+    const bool stuck = IsStuck();
     const bool live = !stuck, ready = !stuck && !draining_ && !changed && !failed;
     const std::string& path = exchange.request().path;
     const bool good = path == "/health/live" ? live : ready;
@@ -406,6 +414,38 @@ class Server {
     if (spans_ != nullptr) spans_->Add(request, done);
   }
 
+  // ---- The service manager
+
+  // A manager that cannot be reached is no reason not to serve.
+  void FindManager() {
+    auto manager = ServiceManager::FromEnvironment();
+    if (manager.ok())
+      manager_ = std::move(*manager);
+    else
+      Warn(manager.status().message());
+  }
+  void TellReady() {
+    if (!manager_ || draining_) return;
+    manager_->Ready("serving " + options_.model_name + " on port " + std::to_string(http_->port()));
+    TellAlive();
+  }
+  // A step that hangs ends the messages: the manager restarts the service.
+  void TellAlive() {
+    const std::chrono::milliseconds interval = manager_->alive_interval();
+    if (interval.count() == 0 || stopped_) return;
+    if (!IsStuck()) manager_->Alive();
+    http_->PostAfter(interval, [this] { TellAlive(); });
+  }
+  void TellStopping(double drain_s, const std::string& why) const {
+    if (!manager_) return;
+    // The drain, the last step, saving, and the last replies.
+    const std::chrono::seconds longest = std::chrono::seconds(static_cast<int64_t>(drain_s)) + kStopTime + kSaveTime +
+                                         kStopTime + std::chrono::seconds(10);
+    manager_->Stopping(longest, why);
+  }
+
+  // ---- Stop
+
   void OnSignal(int signal) {
     BeginDrain(options_.drain_timeout_s,
                {{"signal", int64_t{signal}}, {"busy", static_cast<int64_t>(http_->num_busy())}});
@@ -419,6 +459,7 @@ class Server {
       return;
     }
     drain_end_ = end;
+    TellStopping(seconds, "finishing the requests");
     log_.Line("draining", fields);
     http_->Drain();
     scheduler_->Drain();
@@ -456,6 +497,7 @@ class Server {
   void OnFatal(const Status& status) {
     fatal_ = status;
     draining_ = true;
+    TellStopping(0, "failed: " + status.message());
     log_.Line(LogLevel::kError, "stopping", {{"reason", status.message()}});
     http_->PostAfter(kLastReplies, [this] { http_->Stop(); });
   }
@@ -498,6 +540,7 @@ class Server {
   std::optional<ResponseStore> responses_;
   std::optional<Api> api_;
   std::optional<CompileQueue> compile_queue_;
+  std::optional<ServiceManager> manager_;
   FreeMemory free_memory_;
   std::optional<Workers> workers_;
   std::optional<Access> access_;

@@ -29,6 +29,20 @@ inline std::string EnvKernelTimes() {
   return value != nullptr ? value : "";
 }
 
+// sd_notify's variables (service_manager.cc). Empty: not set.
+inline std::string EnvNotifySocket() {
+  const char* value = std::getenv("NOTIFY_SOCKET");
+  return value != nullptr ? value : "";
+}
+inline std::string EnvWatchdogUsec() {
+  const char* value = std::getenv("WATCHDOG_USEC");
+  return value != nullptr ? value : "";
+}
+inline std::string EnvWatchdogPid() {
+  const char* value = std::getenv("WATCHDOG_PID");
+  return value != nullptr ? value : "";
+}
+
 // The folder for the state of the user's programs: XDG_STATE_HOME, else .local/state in HOME. Empty: neither is set.
 // Relative paths are ignored.
 inline std::string EnvStateHome() {

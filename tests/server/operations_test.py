@@ -405,7 +405,7 @@ class Manifests(unittest.TestCase):
         deploy = MONITORING.parent
         statefulset = (deploy / "kubernetes" / "base" / "statefulset.yaml").read_text()
         used = re.findall(r"^ +- (--[a-z-]+)", statefulset, re.M)
-        used += re.findall(r" (--[a-z-]+)", re.search(r"^ExecStart=.*$", (deploy / "dsv4.service").read_text(), re.M)[0])
+        used += re.findall(r" (--[a-z-]+)", re.search(r"^ExecStart=.*$", (deploy / "dsv4.service.in").read_text(), re.M)[0])
         self.assertGreater(len(used), 10)
         self.assertEqual(set(used) - known, set())
 

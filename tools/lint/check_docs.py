@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 TEXT_SUFFIXES = {".md", ".h", ".hpp", ".cuh", ".inc", ".cc", ".cpp", ".cu", ".py", ".sh", ".cmake", ".txt", ".json",
-                 ".jsonl", ".html", ".js", ".css", ".yaml", ".service", ".keys", ""}
+                 ".jsonl", ".html", ".js", ".css", ".yaml", ".service", ".in", ".keys", ""}
 FOLDERS = ("bench", "cli", "cmake", "deploy", "docs", "include", "models", "python", "scripts", "server", "src", "tests", "tools")
 SKIPPED_PARTS = {"__pycache__", "corpus", "data"}
 LINE, ROW = 120, 200
