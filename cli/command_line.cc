@@ -23,6 +23,7 @@
 #include "model.h"
 #include "old_flags.h"
 #include "options.h"
+#include "other_commands.h"
 #include "suggestion.h"
 #include "welcome.h"
 
@@ -347,7 +348,9 @@ void AddCommands(CLI::App* app, Command* chosen) {
   AddBench(app, chosen);
   AddSynthesize(app, chosen);
   AddServe(app, chosen);
+  AddHealth(app, chosen);
   AddCompletions(app, chosen);
+  AddMan(app, chosen);
   app->require_subcommand(0, 1);
   HideOldFlags(app);
 }

@@ -23,7 +23,7 @@ NANO = ROOT / "models" / "nano"
 GOLDEN = ROOT / "tests" / "golden" / "flash-nvfp4"
 BINARY = os.path.abspath(sys.argv[1]) if len(sys.argv) == 2 else ""
 COMMANDS = ["generate", "chat", "logits", "perplexity", "tokenize", "detokenize", "encode", "parse", "inspect",
-            "bench", "synthesize", "serve", "completions"]
+            "bench", "synthesize", "serve", "health", "completions", "man"]
 BENCH_PARTS = ["decode", "prefill", "batch", "ops", "linears", "drafts", "start", "errors"]
 
 HAS_TOKENIZER = (NANO / "tokenizer.json").exists()
