@@ -51,9 +51,10 @@ class DSV4(TemplateLM):  # type: ignore[misc]  # the harness has no types
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> DSV4:
-        """Makes the model from the arguments of the command line. The harness adds its own; device None is not set."""
-        options = arg_dict | {name: v for name, v in (additional_config or {}).items() if v is not None}
-        return cls(**options)
+        """Makes the model from --model_args and the harness's own options. The harness's device is a GPU if none is
+        given, so only --model_args sets it."""
+        own = {name: v for name, v in (additional_config or {}).items() if v is not None and name != "device"}
+        return cls(**(own | arg_dict))
 
     @property
     def eot_token_id(self) -> int:
