@@ -39,7 +39,7 @@ class Image(unittest.TestCase):
             tree = Path(folder, "src")
             tree.mkdir()
             for name in ["CMakeLists.txt", "CMakePresets.json", "LICENSE", "NOTICE", "cmake", "src", "server", "cli", "include",
-                         "models"]:
+                         "models", "deploy", "capi"]:
                 (tree / name).symlink_to(ROOT / name)
             (tree / "build/release").mkdir(parents=True)
             (tree / "build/release/CMakeCache.txt").write_text(
