@@ -8,7 +8,7 @@
 namespace dsv4 {
 
 struct BuildInfo {
-  std::string version;            // "0.1.0"
+  std::string version;            // "0.2.0"
   std::string commit;             // abbreviated; "-dirty" with uncommitted changes; "unknown" outside git
   std::string compiler;           // "GCC 12.2.0"
   std::string build_type;         // "Release"
