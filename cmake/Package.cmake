@@ -31,6 +31,9 @@ install(FILES ${completions}/zsh DESTINATION ${share}/zsh/vendor-completions REN
 install(FILES ${completions}/fish DESTINATION ${share}/fish/vendor_completions.d RENAME dsv4.fish COMPONENT runtime)
 install(DIRECTORY ${made}/runtime/man1 DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT runtime)
 install(FILES ${PROJECT_BINARY_DIR}/deploy/dsv4.service DESTINATION lib/systemd/system COMPONENT runtime)
+configure_file(${PROJECT_SOURCE_DIR}/deploy/debian/lintian-overrides.in ${made}/lintian-overrides @ONLY)
+install(FILES ${made}/lintian-overrides DESTINATION ${share}/lintian/overrides RENAME ${DSV4_PACKAGE_NAME}
+  COMPONENT runtime)
 install(FILES ${PROJECT_SOURCE_DIR}/deploy/gpu.conf DESTINATION ${share}/doc/${DSV4_PACKAGE_NAME}/examples
   COMPONENT runtime)
 
@@ -50,8 +53,8 @@ set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "inference engine for DeepSeek-V4 models
- Generates text from a checkpoint of DeepSeek-V4 on this machine: in a terminal, or
- over HTTP with the interfaces of OpenAI and Anthropic and a chat page.")
+Generates text from a checkpoint of DeepSeek-V4 on this machine: in a terminal,
+or over HTTP with the interfaces of OpenAI and Anthropic and a chat page.")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME ${DSV4_PACKAGE_NAME})
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION misc)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
@@ -61,16 +64,17 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/deploy/debi
   ${PROJECT_SOURCE_DIR}/deploy/debian/prerm ${PROJECT_SOURCE_DIR}/deploy/debian/postrm)
 if(DSV4_HAVE_CUDA)
   string(APPEND CPACK_COMPONENT_RUNTIME_DESCRIPTION "
- .
- This build also runs on NVIDIA GPUs. It contains the CUDA runtime and needs NVIDIA's driver.")
+
+This build also runs on NVIDIA GPUs. It contains the CUDA runtime and needs
+NVIDIA's driver.")
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "dsv4-nano, libcuda1")
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_PROVIDES "dsv4 (= ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONFLICTS dsv4)
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_REPLACES dsv4)
 endif()
 set(CPACK_COMPONENT_NANO_DESCRIPTION "small model for trying dsv4
- A DeepSeek-V4 model of 20 MB that writes prose and adds numbers, with two draft
- modules. Commands of dsv4 use it if no other model is given.")
+A DeepSeek-V4 model of 20 MB that writes prose and adds numbers, with two draft
+modules. Commands of dsv4 use it if no other model is given.")
 set(CPACK_DEBIAN_NANO_PACKAGE_NAME dsv4-nano)
 set(CPACK_DEBIAN_NANO_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_NANO_PACKAGE_SECTION misc)
