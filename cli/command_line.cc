@@ -276,7 +276,7 @@ std::string Complaint(const CLI::ParseError& error) {
   return text.substr(0, text.find(':')) + " needs a value";
 }
 
-// What to do for a command or flag that other programs have and this one has not.
+// Returns the advice for a command or flag of other programs that dsv4 does not have; "" for other words.
 std::string OfOtherPrograms(const std::string& word) {
   const auto is = [&](std::initializer_list<const char*> names) {
     return std::find(names.begin(), names.end(), word) != names.end();
