@@ -169,7 +169,7 @@ class Programs(unittest.TestCase):
         self.assertNotIn("libdsv4", self.check(self.work / "static"))
 
     def test_another_minor_version_is_refused(self):
-        text = (self.work / "CMakeLists.txt").read_text().replace("find_package(dsv4 0.1", "find_package(dsv4 0.99")
+        text = (self.work / "CMakeLists.txt").read_text().replace("find_package(dsv4 0.2", "find_package(dsv4 0.99")
         other = self.work / "other"
         other.mkdir()
         (other / "CMakeLists.txt").write_text(text)
