@@ -21,7 +21,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/nano DESTINATION ${CMAKE_INSTALL_
 if(DSV4_BUILD_LIBRARY)
   # Optional: a build of the program alone can be installed.
   install(TARGETS dsv4_shared dsv4_static EXPORT dsv4Targets OPTIONAL
-    LIBRARY COMPONENT runtime NAMELINK_COMPONENT development
+    LIBRARY COMPONENT development
     ARCHIVE COMPONENT development
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(CODE "if(NOT EXISTS \"${PROJECT_BINARY_DIR}/lib/libdsv4.a\")

@@ -72,7 +72,7 @@ class Files(unittest.TestCase):
         self.assertEqual([name for name, where in owner.items() if len(where) > 1], [])
         self.assertEqual(owner["bin/dsv4"], ["runtime"])
         lib = str(LIBDIR.relative_to(PREFIX))
-        self.assertEqual((owner[lib + "/libdsv4.so.0"], owner[lib + "/libdsv4.so"]), (["runtime"], ["development"]))
+        self.assertEqual((owner[lib + "/libdsv4.so.0"], owner[lib + "/libdsv4.so"]), (["development"], ["development"]))
 
     def test_no_file_has_an_absolute_path(self):
         places = [str(BUILD), str(SOURCES), FOLDER.name]
