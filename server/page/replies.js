@@ -10,7 +10,7 @@ class Reply {
   constructor(conversation) {
     Object.assign(this, {conversation, abort: new AbortController(), meter: new Meter(), box: null, progress: null});
     this.node = addNode(conversation, conversation.leaf, {role: "assistant", content: ""});
-    this.next = 0;
+    this.next = this.timer = 0;
     this.saved = performance.now();
     replies.set(conversation, this);
   }
@@ -29,7 +29,10 @@ class Reply {
   // Draws while the reply arrives, using at most a fifth of the time, however long the reply is.
   draw() {
     const begin = performance.now();
-    if (begin < this.next) return;
+    if (begin < this.next) {
+      this.timer ||= setTimeout(() => this.drawLater(), this.next - begin);
+      return;
+    }
     this.node.stats = this.meter.text();
     if (this.isShown()) {
       const stay = nearEnd();
@@ -41,6 +44,11 @@ class Reply {
     if (begin - this.saved < 2000) return;
     this.saved = begin;
     keep(this.conversation);
+  }
+  // The last piece before a pause is drawn, too.
+  drawLater() {
+    this.timer = 0;
+    if (replies.get(this.conversation) === this) this.draw();
   }
   take(chunk) {
     this.meter.take(chunk);

@@ -96,7 +96,7 @@ class PageTestCase(ServerTestCase):
     def say(self, text, number=None):
         """Sends a part of a reply, and waits until the page has drawn it."""
         talk = "window.talks[%s]" % ("window.talks.length - 1" if number is None else number)
-        self.browser.script("const [reply] = [...replies.values()].slice(-1); if (reply) reply.next = 0; %s.say(arguments[0])" % talk, text)
+        self.browser.script("for (const reply of replies.values()) reply.next = 0; %s.say(arguments[0])" % talk, text)
 
     def finish(self, number=None, replies=1):
         talk = "window.talks[%s]" % ("window.talks.length - 1" if number is None else number)
