@@ -11,4 +11,4 @@ def main() -> None:
         os.execv(program, ["dsv4", *sys.argv[1:]])
     except FileNotFoundError:
         sys.exit("dsv4: error: this wheel was built without the program: install another one, or build it with "
-                 "-C cmake.define.DSV4_WITH_PROGRAM=ON")
+                 "--config-settings cmake.define.DSV4_WITH_PROGRAM=ON")

@@ -78,9 +78,9 @@ def build(build_folder):
     wheels = work / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
     defines = {"DSV4_BUILD": build_folder, "CMAKE_MAKE_PROGRAM": shutil.which("ninja")}
-    flags = [part for name, value in defines.items() if value for part in ("-C", f"cmake.define.{name}={value}")]
+    flags = [part for name, value in defines.items() if value for part in ("--config-settings", f"cmake.define.{name}={value}")]
     run(PIP, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-build-isolation",
-        "--no-deps", "--wheel-dir", wheels, "-C", f"build-dir={work / 'build'}", *flags, ROOT / "python",
+        "--no-deps", "--wheel-dir", wheels, "--config-settings", f"build-dir={work / 'build'}", *flags, ROOT / "python",
         env={**os.environ, "PATH": f"{PIP.parent}:{os.environ['PATH']}"})
     shutil.rmtree(work / "venv", ignore_errors=True)
     python = environment(work / "venv", TESTING)
