@@ -42,6 +42,10 @@ class Image(unittest.TestCase):
                          "models", "deploy", "capi"]:
                 (tree / name).symlink_to(ROOT / name)
             (tree / "build/release").mkdir(parents=True)
+            boost = ROOT / "build/deps/boost"
+            if boost.exists():  # a system without libboost-dev
+                (tree / "build/deps").mkdir()
+                (tree / "build/deps/boost").symlink_to(boost)
             (tree / "build/release/CMakeCache.txt").write_text(
                 "CMAKE_CACHEFILE_DIR:INTERNAL=/elsewhere/build/release\nCMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere\n")
             command = configure_command("deploy/Dockerfile")
