@@ -57,13 +57,13 @@ function listEntry({id, title}) {
   li.append(more, actions);
   return li;
 }
-// Entries stay as they are if nothing changed, so that focus stays. `anew`: shows them again in any case.
-async function showList(anew = false) {
+// Entries stay as they are if nothing changed, so that focus stays. With `always` they are shown again in any case.
+async function showList(always = false) {
   const asked = listAsked += 1;
   const all = await listConversations();
   if (asked !== listAsked || $("list").querySelector("form")) return;
   const state = JSON.stringify([conversation.id, ...all.map(({id, title}) => [id, title, Boolean(runningReply(id))])]);
-  if (state === listShown && !anew) return;
+  if (state === listShown && !always) return;
   listShown = state;
   $("list").replaceChildren(...all.map(listEntry));
 }
