@@ -25,26 +25,10 @@ constexpr size_t kMaxOptions = size_t{1} << 20;  // bytes of a server's options
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-const char* KindOf(OutputDelta::Kind kind) {
-  switch (kind) {
-    case OutputDelta::Kind::kReasoning:
-      return "reasoning";
-    case OutputDelta::Kind::kContent:
-      return "content";
-    case OutputDelta::Kind::kToolCallBegin:
-      return "call";
-    case OutputDelta::Kind::kToolCallArguments:
-      return "arguments";
-    case OutputDelta::Kind::kToolCallEnd:
-      break;
-  }
-  return "call_end";
-}
-
 std::string DeltasOf(const std::vector<OutputDelta>& deltas) {
   Json list = Json::array();
   for (const OutputDelta& d : deltas) {
-    Json delta = {{"type", KindOf(d.kind)}};
+    Json delta = {{"type", NameOf(d.kind)}};
     if (d.index >= 0) delta["index"] = d.index;
     delta["text"] = d.text;
     list.push_back(std::move(delta));

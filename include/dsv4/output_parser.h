@@ -24,6 +24,7 @@
 //  9. The beginning of a tag is held back until the tag is complete or impossible; at the end of the text it is text.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -55,6 +56,12 @@ struct OutputDelta {
   int index = -1;  // of the tool call, from 0
   std::string text;
 };
+
+// The name of a kind in the C API and in Python.
+constexpr const char* NameOf(OutputDelta::Kind kind) {
+  constexpr const char* kNames[] = {"reasoning", "content", "call", "arguments", "call_end"};
+  return kNames[static_cast<size_t>(kind)];
+}
 
 // JSON types, one bit each.
 enum JsonTypes : uint8_t {

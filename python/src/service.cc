@@ -200,21 +200,6 @@ const char* NameOf(FinishReason reason) {
   }
 }
 
-const char* NameOf(OutputDelta::Kind kind) {
-  switch (kind) {
-    case OutputDelta::Kind::kReasoning:
-      return "reasoning";
-    case OutputDelta::Kind::kContent:
-      return "content";
-    case OutputDelta::Kind::kToolCallBegin:
-      return "call";
-    case OutputDelta::Kind::kToolCallArguments:
-      return "arguments";
-    default:
-      return "call_end";
-  }
-}
-
 // Throws the event's error.
 nb::dict ToPython(const Event& event) {
   if (event.finish == FinishReason::kError) Raise(event.error);
