@@ -250,7 +250,8 @@ TEST_F(File, InputIsReadInPiecesAndItsEndIsAnError) {
   EXPECT_EQ(cut.code(), StatusCode::kDataLoss);
   EXPECT_NE(cut.message().find(Path("a")), std::string::npos);
   ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
-  for (const char* name : {"pipe", "", "missing"}) EXPECT_FALSE(InputFile::Open(Path(name)).ok()) << name;
+  ASSERT_TRUE(WriteFile(Path("empty"), "").ok());
+  for (const char* name : {"pipe", "empty", "", "missing"}) EXPECT_FALSE(InputFile::Open(Path(name)).ok()) << name;
 }
 
 }  // namespace
