@@ -25,7 +25,7 @@ struct MemoryPlan {
   int64_t widened_bytes;          // small vectors stored as f32
   double kv_bytes_per_1k_tokens;  // KV that grows, per 1,000 tokens: compressed rows and index keys
   int64_t kv_fixed_bytes;         // KV per sequence: window rings and compressor states
-  int64_t activation_bytes;       // for one prefill chunk; on a GPU with the CUDA graphs of decode steps
+  int64_t activation_bytes;       // for one prefill chunk; on a GPU with CUDA graphs and 64 MiB for the driver
   int64_t scratch_bytes;          // used by ops while they run; on a CPU for max_context tokens
   int64_t loading_bytes;          // GPU: buffers for copying and packing while weights load
   int64_t available_bytes;        // free memory of this machine, or of the GPU; 0: unknown

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kUsualKvRoom = int64_t{2} << 30;
 constexpr int64_t kProgramBytes = int64_t{1} << 30;  // host memory that a program needs in addition to pinned memory
-constexpr int kMostRounds = 8;                       // moving experts also needs buffers on the device
+constexpr int kMostRounds = 16;                      // moving experts also needs buffers on the device
 
 // Empty: no file was named.
 Result<std::vector<uint64_t>> CountsFor(const std::string& path, const ModelFacts& facts) {
@@ -76,13 +76,18 @@ Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Dev
   const int64_t shares = on_host ? 1 : plan->ranks;
   // each rank has its slices of an expert in host memory or on the disk
   const int64_t copies = on_host ? 1 : places.count;
+  // Whole experts move, so more may have moved than `bytes`. The next round adds to the bytes that moved: otherwise it
+  // would move no expert if it lacks less than this rest.
   int64_t bytes = 0, disk_bytes = 0;
   for (int round = 0; round < kMostRounds; ++round) {
     const bool fits = Fits(*plan, room);
     const int64_t lacks = source.CanLeaveOnDisk(device.kind()) ? HostLacks(*plan, device.kind()) : 0;
     if (fits && lacks <= 0 && (round > 0 || !limited)) break;
-    if (!fits) bytes += CeilDiv(NeededBytes(*plan, room) - plan->available_bytes, shares);
-    if (lacks > 0) disk_bytes += CeilDiv(lacks, copies);
+    if (!fits) {
+      const int64_t moved = (plan->host_expert_bytes + plan->host_embedding_bytes + plan->disk_bytes) / copies;
+      bytes = std::max(bytes, moved) + CeilDiv(NeededBytes(*plan, room) - plan->available_bytes, shares);
+    }
+    if (lacks > 0) disk_bytes = std::max(disk_bytes, plan->disk_bytes / copies) + CeilDiv(lacks, copies);
     source.KeepExpertsOnHost(device.kind(), places.count, bytes, slots, counts, disk_bytes);
     *plan = PlanMemory(options, source, device, places);
   }

@@ -26,7 +26,7 @@ int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, cons
          IdleRows::Bytes(MakeKvLayout(facts.kv)) + DecodeSteps::Bytes(facts.vocab_size) +
          DeviceRound::Bytes(facts.vocab_size) +
          (facts.draft.module == DraftModule::kNone ? 0 : DraftChain::Bytes() + DraftedSteps::Bytes()) +
-         RecordingBytes(facts.num_layers, places, waits_for_choices);
+         RecordingBytes(facts.num_layers, places, waits_for_choices) + kUnplannedBytes;
 }
 
 // `limit` 0: no limit.

@@ -37,6 +37,10 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 
 // The limit of GPU memory for recorded steps (recordings.h). A layer takes some hundred KiB to a MiB of a recording.
 inline constexpr int64_t kRecordingBytesOfALayer = int64_t{12} << 20;
+// Memory of a GPU that is not the engine's to plan, but is taken after the plan: the driver loads the code of a kernel
+// at its first launch (up to 40 MB, the kernels of the program), and rounds each allocation up to 2 MiB.
+// Without this margin KV would have less memory than the plan promises, by an amount that depends on driver and GPU.
+inline constexpr int64_t kUnplannedBytes = int64_t{64} << 20;
 // Returns 0 if steps cannot be recorded: the host orders the ranks, or it waits for the experts that layers choose.
 int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places, bool waits_for_choices);
 // Whether the host waits for these choices: for experts on the disk, and for experts in host memory that the CPU may
