@@ -67,29 +67,43 @@ def arguments():
     return options, [*flags, "--prefill-chunk", str(options.chunk)]
 
 
-class Stream(threading.Thread):
-    """One request, and the times at which its tokens arrived."""
+class Exchange:
+    """A streamed completion: when it was sent, and the times at which its tokens arrived."""
 
-    def __init__(self, server, ids, tokens, begin):
-        super().__init__(daemon=True)
-        self.server, self.begin, self.times, self.head = server, begin, [], b""
+    def __init__(self, ids, tokens):
+        self.prompt, self.times, self.head, self.start_time = len(ids), [], b"", None
         self.body = {"prompt": ids, "max_tokens": tokens, "temperature": 0.7, "seed": ids[0], "ignore_eos": True, "stream": True,
                      "stream_options": {"include_usage": True, "continuous_usage_stats": True}}  # in each chunk
 
-    def run(self):
+    def run(self, sock, before_it=lambda: None):
+        """Sends the request and reads the reply to its end."""
         data = json.dumps(self.body).encode()
+        before_it()
+        self.start_time = time.monotonic()
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+                     % len(data) + data)
+        rest = b""
+        while piece := sock.recv(1 << 16):
+            now, rest = time.monotonic(), rest + piece
+            self.head = self.head or rest[:300]
+            *whole, rest = rest.split(b"\n")
+            for total in re.findall(rb'"completion_tokens":(\d+)', b"\n".join(whole)):  # a chunk may hold several
+                self.times += [now] * (int(total) - len(self.times))
+
+    def is_complete(self):
+        return len(self.times) == self.body["max_tokens"]
+
+
+class Stream(threading.Thread):
+    """A client with one request, which begins when every client is ready."""
+
+    def __init__(self, server, ids, tokens, begin):
+        super().__init__(daemon=True)
+        self.server, self.begin, self.exchange = server, begin, Exchange(ids, tokens)
+
+    def run(self):
         with self.server.socket(timeout=600) as sock:
-            self.begin.wait()
-            self.start_time = time.monotonic()
-            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
-                         % len(data) + data)
-            rest = b""
-            while piece := sock.recv(1 << 16):
-                now, rest = time.monotonic(), rest + piece
-                self.head = self.head or rest[:300]
-                *whole, rest = rest.split(b"\n")
-                for total in re.findall(rb'"completion_tokens":(\d+)', b"\n".join(whole)):  # a chunk may hold several
-                    self.times += [now] * (int(total) - len(self.times))
+            self.exchange.run(sock, self.begin.wait)
 
 
 def percentile(values, share):
@@ -105,8 +119,9 @@ def load(server, count, length, tokens, seed):
         stream.start()
     for stream in streams:
         stream.join()
+    streams = [stream.exchange for stream in streams]
     for stream in streams:
-        if len(stream.times) < tokens:
+        if not stream.is_complete():
             sys.exit("a stream ended early: %r\n%s" % (stream.head, server.read_log()[-2000:]))
     start = min(s.start_time for s in streams)
     first = [s.times[0] - start for s in streams]
