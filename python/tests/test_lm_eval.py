@@ -61,6 +61,9 @@ def test_figures_equal_those_of_the_http_route(harness, server):
     assert figures == expected
     assert figures["dsv4_sums"] == 1 and 0.4 < figures["dsv4_cloze"] < 1
     assert ours["dsv4_sums"] == theirs["dsv4_sums"]
+    for document, answers in theirs["dsv4_cloze"].items():
+        for answer, mine in zip(answers, ours["dsv4_cloze"][document], strict=True):
+            assert mine[1] == answer[1] and float(mine[0]) == pytest.approx(float(answer[0]), abs=1e-3)
 
 
 def test_rolling_likelihood_is_the_sum_of_scores(tmp_path):

@@ -93,6 +93,12 @@ class CompletionReply : public Reply {
     return out;
   }
 
+  // The token that ends a reply has an entry in the lists of log-probabilities, but no text. lm-evaluation-harness
+  // requests one token after the prompt and removes the last entry.
+  static void AddEnd(StepOutput* output) {
+    if (output->end) output->tokens.push_back(*std::exchange(output->end, std::nullopt));
+  }
+
   // Returns the prompt of a choice if the request has echo. The choices of a prompt share it.
   std::string EchoOf(size_t index) const {
     return options_.echo ? prompt_texts_[index / static_cast<size_t>(options_.n)] : "";
@@ -128,18 +134,22 @@ class CompletionReply : public Reply {
       choice.text += output.text;
       if (options_.token_ids) choice.ids = IdsOf(output, std::move(choice.ids));
       if (!options_.logprobs) return;
+      AddEnd(&output);
       std::move(output.prompt.begin(), output.prompt.end(), std::back_inserter(choice.prompt));
       std::move(output.tokens.begin(), output.tokens.end(), std::back_inserter(choice.tokens));
       return;
     }
     Logprobs logprobs;
-    if (options_.logprobs) logprobs = Collect(output.prompt, output.tokens, choice);
+    const bool counted = (options_.continuous_usage || options_.token_ids) && !output.tokens.empty();
+    if (options_.logprobs) {
+      AddEnd(&output);
+      logprobs = Collect(output.prompt, output.tokens, choice);
+    }
     std::string text;
     const bool first = !std::exchange(choice.echoed, true);
     if (first) text = EchoOf(static_cast<size_t>(output.index));
     text += output.text;
     const bool ended = output.finish != FinishReason::kNone;
-    const bool counted = (options_.continuous_usage || options_.token_ids) && !output.tokens.empty();
     const bool reads = options_.progress && output.counts.completion == 0 && output.counts.read > 0;
     if (text.empty() && logprobs.tokens.empty() && !ended && !counted && !reads) return;
     Json chunk, one = {{"index", output.index}, {"text", std::move(text)}, {"logprobs", nullptr}};

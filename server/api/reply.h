@@ -63,7 +63,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   // Returns `ids` and the ids of an output, EOS and stop ids included.
   static std::vector<TokenId> IdsOf(const StepOutput& output, std::vector<TokenId> ids) {
     for (const OutputToken& token : output.tokens) ids.push_back(token.id);
-    if (output.end_id) ids.push_back(*output.end_id);
+    if (output.end) ids.push_back(output.end->id);
     return ids;
   }
 

@@ -69,7 +69,7 @@ struct StepOutput {
   FinishReason finish = FinishReason::kNone;
   std::string matched_stop;           // the stop string that ended it
   std::optional<TokenId> matched_id;  // the stop id that ended it; not EOS
-  std::optional<TokenId> end_id;      // EOS or the stop id that ended it
+  std::optional<OutputToken> end;     // EOS or the stop id that ended it
   Status error;                       // with kError
   TokenCounts counts;                 // so far
   SequenceTimes times;

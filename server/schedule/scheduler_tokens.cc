@@ -107,11 +107,12 @@ void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
   if (std::find(eos.begin(), eos.end(), id) != eos.end() && (!s.params.ignore_eos || s.matcher != nullptr)) {
     // What the grammar is for comes after the reasoning.
     if (reasoned && s.params.content_grammar != nullptr) return Force(s, std::string(kEndThink));
-    s.out.end_id = id;
+    s.out.end = std::move(token);
     return End(s, FinishReason::kStop);
   }
   if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) {
-    s.out.matched_id = s.out.end_id = id;
+    s.out.matched_id = id;
+    s.out.end = std::move(token);
     return End(s, FinishReason::kStop);
   }
   s.ids.push_back(id);

@@ -268,7 +268,7 @@ class ServiceCore {
                 .deltas = std::move(output.deltas),
                 .finish = output.finish,
                 .matched_stop = std::move(output.matched_stop),
-                .end_id = output.end_id,
+                .end_id = output.end ? std::optional(output.end->id) : std::nullopt,
                 .error = std::move(output.error),
                 .counts = output.counts,
                 .times = output.times};

@@ -6,6 +6,7 @@ import unittest
 
 from support import SUM, WEATHER, WEATHER_TOOL, ServerTestCase, main
 
+EOS = "<｜end▁of▁sentence｜>"
 PARIS = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 
@@ -376,6 +377,26 @@ class Completions(ServerTestCase):
         self.assertEqual(tokens, reply["choices"][0]["logprobs"]["tokens"])
         self.assertEqual("".join(c["choices"][0]["text"] for _, c in streamed[:-1]), reply["choices"][0]["text"])
         self.assertEqual(self.complete(prefix, max_tokens=0, echo=True)["usage"]["completion_tokens"], 0)
+
+    def test_the_token_that_ends_a_reply_has_log_probabilities(self):
+        """lm-evaluation-harness requests one token and removes the last entry. Without one for EOS it would lose a
+        token of the text that it scores."""
+        ids = self.server.post("/tokenize", {"prompt": "And it came to pass, when the king"}).json["tokens"]
+        (eos,) = self.server.post("/tokenize", {"prompt": EOS, "add_special_tokens": False}).json["tokens"]
+        stop = {"logit_bias": {str(ids[-1]): 100}, "stop_token_ids": ids[-1:]}
+        for bias, ends in [({"logit_bias": {str(eos): 100}}, EOS), (stop, " king")]:
+            body = {"max_tokens": 3, "logprobs": 1, "echo": True, "temperature": 0, **bias}
+            choice = self.complete(ids, **body)["choices"][0]
+            logprobs = choice["logprobs"]
+            self.assertEqual(choice["finish_reason"], "stop")
+            self.assertEqual({len(entries) for entries in logprobs.values()}, {len(ids) + 1})
+            self.assertEqual(logprobs["tokens"][-1], ends)
+            self.assertEqual(logprobs["top_logprobs"][-1][ends], logprobs["token_logprobs"][-1])
+            events = self.complete(ids, stream=True, return_token_ids=True, **body)
+            pieces = [c["choices"][0] for _, c in events[:-1]]
+            self.assertEqual([t for p in pieces for t in (p["logprobs"] or {"tokens": []})["tokens"]], logprobs["tokens"])
+            self.assertEqual(len([i for p in pieces for i in p["token_ids"]]), 1)
+            self.assertEqual("".join(p["text"] for p in pieces), choice["text"])
 
     def test_log_probabilities_of_a_reply_are_bounded(self):
         body = {"prompt": list(range(10, 2710)), "echo": True, "logprobs": 100, "max_tokens": 0}
