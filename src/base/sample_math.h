@@ -1,5 +1,5 @@
 // The arithmetic of sampling (ops/sample/sample.h): float64 operations that no compiler fuses, so that a CPU and a GPU
-// compute the same bits. engine/sampling/sampler_math.h has the exponential of two values at once.
+// compute the same bits. engine/sampling/sampler_loops.cc has the exponential of eight values at once.
 #pragma once
 
 #include <bit>

@@ -19,7 +19,7 @@
 #include "base/sample_math.h"
 #include "base/str.h"
 #include "engine/sampling/sampler_impl.h"
-#include "engine/sampling/sampler_math.h"
+#include "engine/sampling/sampler_loops.h"
 #include "engine/sampling/sampler_race.h"
 
 namespace dsv4 {
@@ -31,51 +31,6 @@ constexpr size_t kBlock = 256;  // tokens whose weights are summed together
 
 Status FieldError(const char* field, auto value, const char* accepted) {
   return InvalidArgument(StrCat(field, " is ", value, "; accepted: ", accepted));
-}
-
-// The largest value, computed in a fixed number of lanes so that the loop is vectorised. NaN: sets *has_nan.
-float Largest(std::span<const float> values, bool* has_nan) {
-  constexpr size_t kLanes = 16;
-  std::array<float, kLanes> lanes;
-  lanes.fill(kNegativeInfinity);
-  std::array<int32_t, kLanes> nans{};
-  size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const float v = values[i + lane];
-      lanes[lane] = v > lanes[lane] ? v : lanes[lane];
-      nans[lane] |= v != v ? 1 : 0;
-    }
-  }
-  float largest = *std::max_element(lanes.begin(), lanes.end());
-  bool nan = std::any_of(nans.begin(), nans.end(), [](int32_t n) { return n != 0; });
-  for (; i < values.size(); ++i) {
-    if (values[i] > largest) largest = values[i];
-    nan = nan || std::isnan(values[i]);
-  }
-  *has_nan = nan;
-  return largest;
-}
-
-// weights[i] = exp((logits[i] - largest) / temperature): the largest logit has weight 1.
-void Softmax(std::span<const float> logits, float largest, double temperature, std::vector<double>& weights) {
-  weights.resize(logits.size());
-  const double inverse = 1.0 / temperature;  // finite: the temperature is a float above 0
-  const double top = largest;
-  size_t i = 0;
-  for (; i + 2 <= logits.size(); i += 2) {
-    const internal::Double2 logit = {logits[i], logits[i + 1]};
-    const internal::Double2 exponent = (logit - top) * inverse;
-    const internal::Double2 two = internal::ExpNonPositive(logit == top ? internal::Double2{} : exponent);
-    std::memcpy(weights.data() + i, &two, sizeof(two));
-  }
-  for (; i < logits.size(); ++i) weights[i] = sample::ExpNonPositive(sample::Exponent(logits[i], largest, inverse));
-}
-
-// The weights as integers.
-void Masses(const std::vector<double>& weights, std::vector<uint64_t>& masses) {
-  masses.resize(weights.size());
-  for (size_t i = 0; i < weights.size(); ++i) masses[i] = sample::MassOfWeight(weights[i]);
 }
 
 // The sum of one block of weights, in four lanes.
@@ -147,19 +102,19 @@ Result<SampledToken> SamplerImpl::Sample(std::span<const float> logits, std::spa
         StrCat("sampler: ", allowed.size(), " words of allowed tokens for a vocabulary of ", vocab_size_));
   }
   bool has_nan = false;
-  const float largest = Largest(logits, &has_nan);
+  const float largest = internal::Largest(logits, &has_nan);
   if (has_nan) return NanError(logits);
   if (largest == kNegativeInfinity) {
     return Internal("sampler: every logit is -inf; the model's output is damaged");
   }
-  Adjust(logits, allowed);
-  const float adjusted_largest = Largest(adjusted_, &has_nan);
+  const std::span<const float> adjusted = Adjust(logits, allowed);
+  const float adjusted_largest = adjusted.data() == logits.data() ? largest : internal::Largest(adjusted, &has_nan);
   if (adjusted_largest == kNegativeInfinity) {
     return InvalidArgument(kBannedAll);
   }
 
   SampledToken out;
-  out.id = params_.temperature == 0 ? FirstEqual(adjusted_largest) : DrawOne(adjusted_largest);
+  out.id = params_.temperature == 0 ? FirstEqual(adjusted, adjusted_largest) : DrawOne(adjusted, adjusted_largest);
   if (params_.top_logprobs >= 0) AddLogprobs(logits, largest, out);
   Count(out.id);
   return out;
@@ -198,8 +153,10 @@ void SamplerImpl::TakeBack(std::span<const TokenId> drawn, size_t num_seen) {
   num_outputs_ -= drawn.size();
 }
 
-// adjusted_ = logits with bias and penalties; each is computed in float64 and rounded once.
-void SamplerImpl::Adjust(std::span<const float> logits, std::span<const uint32_t> allowed) {
+// Each value is computed in float64 and rounded once.
+std::span<const float> SamplerImpl::Adjust(std::span<const float> logits, std::span<const uint32_t> allowed) {
+  const bool penalises = has_penalties() && !seen_.empty();
+  if (params_.logit_bias.empty() && allowed.empty() && !penalises) return logits;
   adjusted_.assign(logits.begin(), logits.end());
   for (const auto& [id, bias] : params_.logit_bias) {
     if (bias == kNegativeInfinity || adjusted_[id] == kNegativeInfinity) {
@@ -214,7 +171,7 @@ void SamplerImpl::Adjust(std::span<const float> logits, std::span<const uint32_t
       if ((allowed[word] >> (id % 32) & 1) == 0) adjusted_[id] = kNegativeInfinity;
     }
   }
-  if (params_.repeat_penalty == 1.0f && params_.presence_penalty == 0 && params_.frequency_penalty == 0) return;
+  if (!penalises) return adjusted_;
   for (const TokenId id : seen_) {
     double logit = adjusted_[id];
     logit = logit > 0 ? logit / params_.repeat_penalty : logit * params_.repeat_penalty;
@@ -224,29 +181,34 @@ void SamplerImpl::Adjust(std::span<const float> logits, std::span<const uint32_t
     }
     adjusted_[id] = static_cast<float>(logit);
   }
+  return adjusted_;
 }
 
-TokenId SamplerImpl::FirstEqual(float value) const {
-  return static_cast<TokenId>(std::find(adjusted_.begin(), adjusted_.end(), value) - adjusted_.begin());
+TokenId SamplerImpl::FirstEqual(std::span<const float> logits, float value) {
+  return static_cast<TokenId>(std::find(logits.begin(), logits.end(), value) - logits.begin());
 }
 
-TokenId SamplerImpl::DrawOne(float largest) {
+TokenId SamplerImpl::DrawOne(std::span<const float> logits, float largest) {
   const uint64_t draw = RandomBits(seed_, num_outputs_);
-  if (params_.top_k > 0 && params_.top_k < vocab_size_) return DrawOfTopK(largest, draw);
-  Softmax(adjusted_, largest, params_.temperature, weights_);
-  Masses(weights_, masses_);
-  if (params_.top_p < 1.0f) CutTopP(largest);
+  if (params_.top_k > 0 && params_.top_k < vocab_size_) return DrawOfTopK(logits, largest, draw);
+  SetWeights(logits, largest);
+  if (params_.top_p < 1.0f) CutTopP(logits, largest);
   CutMinP();
   return internal::Race(masses_, {}, draw);
 }
 
-TokenId SamplerImpl::DrawOfTopK(float largest, uint64_t draw) {
+// The weights and their masses at the temperature.
+void SamplerImpl::SetWeights(std::span<const float> logits, float largest) {
+  internal::Softmax(logits, largest, 1.0 / params_.temperature, weights_);  // finite: a float above 0
+  internal::Masses(weights_, masses_);
+}
+
+TokenId SamplerImpl::DrawOfTopK(std::span<const float> logits, float largest, uint64_t draw) {
   std::vector<TokenId>& kept = ids_;
-  MostLikely(adjusted_, params_.top_k, kept);
+  MostLikely(logits, params_.top_k, kept);
   kept_logits_.clear();
-  for (const TokenId id : kept) kept_logits_.push_back(adjusted_[id]);
-  Softmax(kept_logits_, largest, params_.temperature, weights_);
-  Masses(weights_, masses_);
+  for (const TokenId id : kept) kept_logits_.push_back(logits[id]);
+  SetWeights(kept_logits_, largest);
   if (params_.top_p < 1.0f) {
     const double wanted = sample::WantedMass(params_.top_p,
                                              std::accumulate(masses_.begin(), masses_.end(), uint64_t{0}));
@@ -271,30 +233,25 @@ void SamplerImpl::CutMinP() {
 
 // Sets the masses of the tokens that top_p removes to 0, without sorting the vocabulary. Tokens are binned by their
 // distance from the largest logit; only the bin in which the sum reaches top_p is sorted.
-void SamplerImpl::CutTopP(float largest) {
-  constexpr int kBins = 1024;
-  constexpr double kBinsPerUnit = 32;
-  const double inverse = 1.0 / params_.temperature;
-  const auto bin_of = [&](float logit) {
-    const double distance = -sample::Exponent(logit, largest, inverse) * kBinsPerUnit;
-    return distance < kBins - 1 ? static_cast<int>(distance) : kBins - 1;  // never decreases as the logit falls
-  };
-  std::array<uint64_t, kBins> bins{};
-  for (size_t i = 0; i < adjusted_.size(); ++i) bins[bin_of(adjusted_[i])] += masses_[i];
-  const double wanted = sample::WantedMass(params_.top_p, std::accumulate(bins.begin(), bins.end(), uint64_t{0}));
+void SamplerImpl::CutTopP(std::span<const float> logits, float largest) {
+  constexpr int kBins = internal::kTopPBins;
+  internal::BinsOf(logits, largest, 1.0 / params_.temperature, bins_);
+  std::array<uint64_t, kBins> mass_of{};
+  for (size_t i = 0; i < logits.size(); ++i) mass_of[bins_[i]] += masses_[i];
+  const double wanted = sample::WantedMass(params_.top_p, std::accumulate(mass_of.begin(), mass_of.end(), uint64_t{0}));
   uint64_t passed = 0;
   int last_bin = 0;
-  while (last_bin < kBins - 1 && !sample::ReachesTopP(passed + bins[last_bin], wanted)) passed += bins[last_bin++];
+  while (last_bin < kBins - 1 && !sample::ReachesTopP(passed + mass_of[last_bin], wanted))
+    passed += mass_of[last_bin++];
+  internal::ClearBeyond(bins_, last_bin, masses_);
 
   std::vector<TokenId>& ids = ids_;
   ids.clear();
-  ids.reserve(adjusted_.size());
-  for (size_t i = 0; i < adjusted_.size(); ++i) {
-    const int bin = bin_of(adjusted_[i]);
-    if (bin == last_bin) ids.push_back(static_cast<TokenId>(i));
-    if (bin > last_bin) masses_[i] = 0;
+  ids.reserve(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (bins_[i] == last_bin) ids.push_back(static_cast<TokenId>(i));
   }
-  std::sort(ids.begin(), ids.end(), MoreLikely(adjusted_));
+  std::sort(ids.begin(), ids.end(), MoreLikely(logits));
   for (const TokenId id : ids) {
     const uint64_t mass = masses_[id];
     if (sample::ReachesTopP(passed, wanted)) masses_[id] = 0;
@@ -303,7 +260,7 @@ void SamplerImpl::CutTopP(float largest) {
 }
 
 void SamplerImpl::AddLogprobs(std::span<const float> logits, float largest, SampledToken& out) {
-  Softmax(logits, largest, /*temperature=*/1.0, weights_);
+  internal::Softmax(logits, largest, /*inverse_temperature=*/1.0, weights_);
   const double log_sum = std::log(Sum(weights_));
   const auto logprob = [&](TokenId id) {
     return static_cast<float>(sample::Exponent(logits[id], largest, /*inverse_temperature=*/1.0) - log_sum);

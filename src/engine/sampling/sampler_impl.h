@@ -41,13 +41,14 @@ class SamplerImpl : public Sampler {
  private:
   static Status NanError(std::span<const float> logits);
   void MarkSeen(TokenId id);
-  // adjusted_ = logits with bias and penalties; tokens that are not allowed become -inf
-  void Adjust(std::span<const float> logits, std::span<const uint32_t> allowed);
-  TokenId FirstEqual(float value) const;
-  TokenId DrawOne(float largest);
-  TokenId DrawOfTopK(float largest, uint64_t draw);
+  // Returns the logits with bias and penalties; tokens that are not allowed are -inf. Nothing to adjust: `logits`.
+  std::span<const float> Adjust(std::span<const float> logits, std::span<const uint32_t> allowed);
+  static TokenId FirstEqual(std::span<const float> logits, float value);
+  TokenId DrawOne(std::span<const float> logits, float largest);
+  TokenId DrawOfTopK(std::span<const float> logits, float largest, uint64_t draw);
+  void SetWeights(std::span<const float> logits, float largest);
   void CutMinP();
-  void CutTopP(float largest);
+  void CutTopP(std::span<const float> logits, float largest);
   void AddLogprobs(std::span<const float> logits, float largest, SampledToken& out);
 
   SamplingParams params_;
@@ -57,10 +58,11 @@ class SamplerImpl : public Sampler {
   std::vector<int64_t> output_count_;  // [V], empty until a token has been seen
   std::vector<bool> is_seen_;          // [V]
   std::vector<TokenId> seen_;
-  std::vector<float> adjusted_;     // [V]
+  std::vector<float> adjusted_;     // [V]; of Adjust
   std::vector<float> kept_logits_;  // [top_k]
   std::vector<double> weights_;     // [V] or [top_k]
   std::vector<uint64_t> masses_;    // of weights_
+  std::vector<int32_t> bins_;       // [V]; of CutTopP
   std::vector<TokenId> ids_;        // of the values that are sorted
 };
 

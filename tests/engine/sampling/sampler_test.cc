@@ -12,7 +12,7 @@
 #include "base/sample_math.h"
 #include "dsv4/sampling.h"
 #include "engine/sampling/sampler_impl.h"
-#include "engine/sampling/sampler_math.h"
+#include "engine/sampling/sampler_loops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "support/random.h"
@@ -81,13 +81,53 @@ std::vector<float> RandomLogits(int64_t vocab_size, uint64_t seed, double spread
   return logits;
 }
 
-TEST(SamplerMath, TwoAtATimeHaveTheSameBits) {
-  for (double x = 0; x > -720; x -= 0.37) {
-    for (const double other : {x - 0.11, 3 * x, x * x * -1e-3}) {
-      const internal::Double2 two = internal::ExpNonPositive(internal::Double2{x, other});
-      EXPECT_EQ(two[0], sample::ExpNonPositive(x));
-      EXPECT_EQ(two[1], sample::ExpNonPositive(other));
+// Loops of every width against one value at a time: weights, masses, bins of top-p, and the largest value.
+TEST(SamplerLoops, HaveTheSameBitsAsOneAtATime) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const size_t size : {1, 7, 8, 9, 31, 32, 33, 1003}) {
+    for (const double spread : {0.1, 8.0, 300.0}) {
+      std::vector<float> logits = RandomLogits(static_cast<int64_t>(size), size, spread);
+      if (size > 8) logits[size / 2] = -kInfinity, logits[1] = logits[size - 1];
+      if (size == 33) logits[20] = logits[3] = kInfinity;
+      bool has_nan = true;
+      const float largest = internal::Largest(logits, &has_nan);
+      EXPECT_FALSE(has_nan);
+      EXPECT_EQ(largest, *std::max_element(logits.begin(), logits.end()));
+      for (const double inverse : {1.0, 1 / 0.7, 1e-3}) {
+        std::vector<double> weights;
+        std::vector<uint64_t> masses;
+        std::vector<int32_t> bins;
+        internal::Softmax(logits, largest, inverse, weights);
+        internal::Masses(weights, masses);
+        internal::BinsOf(logits, largest, inverse, bins);
+        for (size_t i = 0; i < size; ++i) {
+          const double exponent = sample::Exponent(logits[i], largest, inverse);
+          ASSERT_EQ(weights[i], sample::ExpNonPositive(exponent)) << size << " at " << i << ": " << logits[i];
+          ASSERT_EQ(masses[i], sample::MassOfWeight(weights[i]));
+          ASSERT_EQ(bins[i], static_cast<int32_t>(std::min(-exponent * 32, 1023.0)));
+        }
+        const std::vector<uint64_t> all = masses;
+        internal::ClearBeyond(bins, 5, masses);
+        for (size_t i = 0; i < size; ++i) ASSERT_EQ(masses[i], bins[i] > 5 ? 0 : all[i]);
+      }
+      logits[size - 1] = std::numeric_limits<float>::quiet_NaN();
+      (void)internal::Largest(logits, &has_nan);
+      EXPECT_TRUE(has_nan);
     }
+  }
+}
+
+// Without anything to adjust the logits are read in place; with a ban of another token they are copied. Both give the
+// same draws.
+TEST(Sampler, LogitsThatNeedNoChangeGiveTheSameDraws) {
+  const std::vector<float> logits = RandomLogits(5000, 3, 2.0);
+  for (SamplingParams params : {SamplingParams{.temperature = 0}, SamplingParams{.temperature = 0.7f},
+                                SamplingParams{.temperature = 1.2f, .top_p = 0.8f}}) {
+    params.seed = 11;
+    const auto plain = Sampler::Create(params, 5000).value();
+    params.logit_bias = {{17, 0.0f}};
+    const auto copied = Sampler::Create(params, 5000).value();
+    for (int i = 0; i < 200; ++i) ASSERT_EQ(plain->Sample(logits)->id, copied->Sample(logits)->id) << i;
   }
 }
 
