@@ -92,6 +92,16 @@ void AddLimitFlags(CLI::App* c, ServeOptions* o) {
           "target in milliseconds for the time between two tokens of a stream during prefill (default 250; with --goal "
           "latency 60, throughput 0: none)",
           [=](const std::string& text) { o->max_gap_ms = ReadInteger("--max-gap", text, 0, 1000000); });
+  AddText(c, "--target-ttft", "X",
+          "target in seconds for the time to the first token; when prompts wait longer, steps may exceed --max-gap by "
+          "60 % (default 2; 0: never)",
+          [=](const std::string& text) {
+            double seconds = 0;
+            if (!ParseWhole(text, &seconds) || !(seconds >= 0 && seconds <= 3600)) {
+              throw UsageError("--target-ttft is '" + text + "'; accepted: seconds from 0 to 3600");
+            }
+            s->target_ttft_s = seconds;
+          });
   AddText(c, "--max-concurrent", "N",
           "maximum number of sequences in the batch (default 64; with --goal latency 16, throughput 128)",
           [=](const std::string& text) { o->max_concurrent = ReadInteger("--max-concurrent", text, 1, 4096); });
@@ -160,6 +170,8 @@ void AddOperationFlags(CLI::App* c, ServeOptions* o) {
                   "format of the log (default text)");
   AddInteger(c, "--log-interval", &o->log_interval_s, 0, 1 << 20,
              "seconds between two log lines about the load (default 10; 0: none)");
+  AddPath(c, "--trace-steps", &s->trace_steps,
+          "write one line for each of the last 32768 steps to this file when the server ends: tokens, times, limits");
   AddText(c, "--otlp-endpoint", "URL",
           "send request spans to this collector, in OTLP as JSON over HTTP: http://HOST[:4318][/v1/traces]",
           [=](const std::string& text) { s->otlp_endpoint = text; });

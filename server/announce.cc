@@ -76,6 +76,7 @@ void Announce(const Log& log, const ServerOptions& options, const ModelInfo& mod
                       {"queue", options.max_waiting},
                       {"prefill_chunk", options.prefill_chunk},
                       {"max_gap_ms", static_cast<int64_t>(options.max_gap_s * 1000)},
+                      {"target_ttft_ms", static_cast<int64_t>(options.target_ttft_s * 1000)},
                       {"api_keys", static_cast<int64_t>(options.api_keys.size())}});
   if (http.metrics_port() >= 0)
     log.Line("metrics", {{"url", ServerUrl("http", options.host, http.metrics_port()) + "/metrics"}});

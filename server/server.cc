@@ -192,6 +192,7 @@ class Server {
             .several_tenants = options_.api_keys.size() > 1 && !options_.share_cache,
             .prefill_chunk = options_.prefill_chunk,
             .max_gap_s = options_.max_gap_s,
+            .target_ttft_s = options_.target_ttft_s,
             .gather_s = options_.gather_s,
             .kv_budget_bytes = options_.kv_budget_bytes,
             .kv_fixed_bytes = engine_.info().kv_fixed_bytes,
@@ -205,6 +206,7 @@ class Server {
                              .watcher = kv_blocks_ ? &*kv_blocks_ : nullptr},
             .count_experts_file = options_.count_experts_file,
             .counted_experts = options_.counted_experts,
+            .trace_steps = options_.trace_steps,
             .restart_device = options_.restart_device,
             .on_warning = [this](const std::string& what) { Warn(what); },
             .on_device =

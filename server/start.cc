@@ -11,6 +11,7 @@
 #include "server/cache/kv_events.h"
 #include "server/http/access.h"
 #include "server/observe/spans.h"
+#include "server/schedule/step_trace.h"
 
 namespace dsv4::server {
 
@@ -88,6 +89,7 @@ Status CheckServing(const ServerOptions& options) {
   DSV4_RETURN_IF_ERROR(server::HttpServer::Listen(MakeHttpOptions(options), {}, {}, {}).status());
   DSV4_RETURN_IF_ERROR(TakeDiskFolder(options).status());
   DSV4_RETURN_IF_ERROR(OpenResponsesFolder(options).status());
+  DSV4_RETURN_IF_ERROR(CheckTraceFile(options.trace_steps));
   if (!options.otlp_endpoint.empty())
     DSV4_RETURN_IF_ERROR(SpanExporter::Create(options.otlp_endpoint, "", {}).status());
   if (options.kv_events_port < 0) return {};

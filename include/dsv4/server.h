@@ -52,6 +52,9 @@ struct ServerOptions {
   int64_t max_waiting = 256;    // maximum number of sequences in the queue; more get 429
   int64_t prefill_chunk = 512;  // prompt tokens per step
   double max_gap_s = 0.25;      // target for the time between two tokens of a stream during prefill; 0: none
+  // Target for the seconds to a first token. While a prompt has waited longer than half of it, a step may take up to
+  // 1.6 times max_gap_s, or 50 ms more than max_gap_s if that is longer. 0: never.
+  double target_ttft_s = 2;
   // An idle engine waits until no prompt has arrived for this time, at most ten times this time, before it begins.
   double gather_s = 0;
   int64_t kv_budget_bytes = 0;
@@ -79,6 +82,7 @@ struct ServerOptions {
   double stall_timeout_s = 120;       // a step that takes longer makes /health fail
   bool restart_device = true;         // reopens a device that has failed; false: Serve returns, for a supervisor
   double ping_s = 10;                 // silence of a stream after which a comment is sent; 0: never
+  std::string trace_steps;  // file with one line for each of the last 32,768 steps, written at the end; "": none
   bool log_json = false;
   double log_interval_s = 10;  // between two log lines about the load; 0: none
   std::string otlp_endpoint;   // http://HOST[:PORT][/PATH] of a collector that receives spans; "": none

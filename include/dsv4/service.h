@@ -125,6 +125,7 @@ struct ServiceOptions {
   int64_t max_waiting = 256;    // maximum number of requests in the queue
   int64_t prefill_chunk = 512;  // prompt tokens per step
   double max_gap_s = 0.25;      // target for the time between two tokens of a request while others are read; 0: none
+  double target_ttft_s = 2;     // as ServerOptions::target_ttft_s
   double gather_s = 0;          // an idle service waits until no request came for this time; at most ten times as long
   int64_t kv_budget_bytes = 0;  // KV of all requests and of the prefix cache; 0: DefaultKvBudget
   bool prefix_cache = true;

@@ -55,6 +55,8 @@ Metrics::Metrics(std::string model_name, int num_ranks)
       first_token_(kSeconds),
       token_gap_(kSeconds),
       decode_step_(kSeconds),
+      pass_(kSeconds),
+      host_(kSeconds),
       mean_gap_(kSeconds),
       total_(kSeconds),
       queue_(kSeconds),
@@ -77,6 +79,9 @@ void Metrics::AddStep(const Step& step) {
   for (const double s : step.first_token_s) first_token_.Add(s);
   for (const double s : step.token_gaps_s) token_gap_.Add(s);
   if (step.decode_s > 0) decode_step_.Add(step.decode_s);
+  pass_.Add(step.work_s[0]);
+  host_.Add(HostSeconds(step.work_s));
+  for (size_t i = 0; i < work_s_.size(); ++i) work_s_[i] += step.work_s[i];
   gaps_over_bound_ += static_cast<uint64_t>(step.gaps_over_bound);
   if (step.drafts.steps > 0) drafts_ = step.drafts;
 }
@@ -169,6 +174,7 @@ std::string Metrics::Render(const Gauges& g) const {
   page.Counters("vllm:request_success_total", "Count of successfully processed requests.", "finished_reason", success_);
   RenderDrafts(&page);
   RenderHistograms(&page);
+  RenderWork(&page);
   RenderPrefixCache(g, &page);
   if (experts_.counted) RenderExperts(&page);
   RenderServer(g, &page);
@@ -225,6 +231,16 @@ void Metrics::RenderHistograms(MetricsPage* page) const {
   render(request_prompt_, "vllm:request_prompt_tokens", "Number of prefill tokens processed.");
   render(request_generated_, "vllm:request_generation_tokens", "Number of generation tokens processed.");
   render(decode_step_, "dsv4_decode_step_seconds", "Histogram of seconds per step without prompt tokens.");
+  render(pass_, "dsv4_step_pass_seconds", "Histogram of seconds per step in the model's passes.");
+  render(host_, "dsv4_step_host_seconds", "Histogram of seconds per step between the model's passes.");
+}
+
+void Metrics::RenderWork(MetricsPage* page) const {
+  page->Head("dsv4_host_seconds_total", "counter",
+             "Seconds of the engine's thread between the model's passes, by work.");
+  for (size_t i = 1; i < work_s_.size(); ++i) {
+    page->Value("dsv4_host_seconds_total", "," + MetricsPage::Label("work", kStepWorkNames[i]), work_s_[i]);
+  }
 }
 
 void Metrics::RenderPrefixCache(const Gauges& g, MetricsPage* page) const {

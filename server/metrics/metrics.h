@@ -10,6 +10,7 @@
 
 #include "dsv4/experts.h"
 #include "dsv4/speculation.h"
+#include "server/metrics/step_clock.h"
 
 namespace dsv4::server {
 
@@ -52,7 +53,8 @@ class Metrics {
     int64_t drafted_tokens = 0;  // part of generated_tokens: accepted draft tokens
     DraftCounts drafts = {};     // totals so far; empty: unchanged
     std::vector<double> first_token_s, token_gaps_s;
-    double decode_s = 0;  // of a step without prompt tokens
+    double decode_s = 0;      // of a step without prompt tokens
+    WorkSeconds work_s = {};  // of the model's passes and of the host
     int64_t gaps_over_bound = 0;
   };
   void AddStep(const Step& step);
@@ -89,6 +91,7 @@ class Metrics {
   void RenderHistograms(MetricsPage* page) const;
   void RenderPrefixCache(const Gauges& g, MetricsPage* page) const;
   void RenderExperts(MetricsPage* page) const;
+  void RenderWork(MetricsPage* page) const;
   void RenderServer(const Gauges& g, MetricsPage* page) const;
 
   std::string model_label_;
@@ -99,8 +102,9 @@ class Metrics {
   std::map<std::string, uint64_t> success_, hits_, misses_, kv_disk_, rejections_, device_failures_;
   std::map<std::pair<std::string, int>, uint64_t> http_;
   ExpertUse experts_;
-  Histogram first_token_, token_gap_, decode_step_, mean_gap_, total_, queue_, inference_, prefill_, decode_,
-      step_tokens_, request_prompt_, request_generated_;
+  WorkSeconds work_s_ = {};
+  Histogram first_token_, token_gap_, decode_step_, pass_, host_, mean_gap_, total_, queue_, inference_, prefill_,
+      decode_, step_tokens_, request_prompt_, request_generated_;
 };
 
 }  // namespace dsv4::server

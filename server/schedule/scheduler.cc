@@ -43,8 +43,9 @@ Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const Scheduler
       expert_watch_(engine, metrics, options.count_experts_file, options.counted_experts, options.count_experts_every),
       dsml_marker_(tokenizer.FindToken(kDsmlMarker)),
       end_think_(tokenizer.FindToken("</think>")),
-      user_marker_(tokenizer.FindToken(kUserMarker)) {
-  step_begin_ = Clock::now();
+      user_marker_(tokenizer.FindToken(kUserMarker)),
+      clock_(options.now),
+      trace_(options.trace_steps) {
   admission_limit_ = options_.max_running;
   mask_workers_ = std::make_unique<MaskWorkers>(options_.mask_threads, [this] { Wake(); });
   thread_ = std::thread([this] { Run(); });
@@ -82,7 +83,7 @@ void Scheduler::Stop() {
 }
 
 Status Scheduler::Submit(const std::shared_ptr<Job>& job) {
-  job->submitted = Clock::now();
+  job->submitted = clock_.Now();
   const auto count = static_cast<int64_t>(job->sequences.size());
   std::vector<SequencePtr> sequences;
   for (const SequenceSpec& spec : job->sequences) {
@@ -159,7 +160,10 @@ void Scheduler::Run() {
   const auto step = [this, &warn] {
     DropEnded();
     cache_.Poll();
-    Admit();
+    {
+      const WorkSpan span(clock_, StepWork::kAdmission);
+      Admit();
+    }
     std::vector<Sequence*> batch = PlanStep();
     MakeRoom(batch);
     kv_bytes_ = engine_.kv_bytes();  // Admit may have gone beyond the budget
@@ -195,6 +199,7 @@ void Scheduler::Run() {
   HasMemoryFor([&] { cache_.SaveAndClear([&] { return Clock::now() - begin > kSaveTime; }); });
   kv_bytes_ = engine_.kv_bytes();
   HasMemoryFor([&] { warn(expert_watch_.Finish()); });
+  HasMemoryFor([&] { warn(trace_.Write()); });
   activity_ = Activity::kNone;
 }
 
@@ -222,7 +227,7 @@ bool Scheduler::WaitForWork() {
     } else {
       wake_.wait(lock, ready);
     }
-    step_begin_ = Clock::now();
+    clock_.Restart();
   }
   if (options_.gather_s > 0 && running_.empty() && waiting_.empty()) GatherPrompts(lock);
   step_begin_ns_ = NowNs();
@@ -247,11 +252,11 @@ void Scheduler::GatherPrompts(std::unique_lock<std::mutex>& lock) {
     seen = submitted_.size();
     wake_.wait_for(lock, pause, [&] { return stop_ || submitted_.size() > seen; });
   }
-  step_begin_ = Clock::now();
+  clock_.Restart();
 }
 
 void Scheduler::DropEnded() {
-  const auto now = Clock::now();
+  const auto now = clock_.Now();
   const auto check = [&](Sequence& s) {
     if (s.job->cancelled) return End(s, FinishReason::kCancelled);
     if (s.job->deadline && now > *s.job->deadline) {
@@ -265,9 +270,10 @@ void Scheduler::DropEnded() {
 }
 
 void Scheduler::Deliver() {
+  const WorkSpan span(clock_, StepWork::kTokens);
   std::vector<std::pair<std::shared_ptr<Job>, std::vector<StepOutput>>> outputs;
   std::unordered_map<const Job*, size_t> places;
-  const auto now = Clock::now();
+  const auto now = clock_.Now();
   const auto collect = [&](Sequence& s) {
     if (!s.has_output()) return;
     const auto [place, is_new] = places.try_emplace(s.job.get(), outputs.size());
@@ -294,7 +300,8 @@ void Scheduler::Deliver() {
 // Takes ended sequences out; what they read and wrote is kept for the next turn.
 void Scheduler::Retire() {
   const auto retire = [this](Sequence& s) {
-    const auto now = Clock::now();
+    const WorkSpan span(clock_, StepWork::kReply);
+    const auto now = clock_.Now();
     const SequenceTimes times = s.Times(now);
     metrics_.AddRequest({.reason = ReasonName(s.end_reason),
                          .prompt_tokens = s.out.counts.prompt,

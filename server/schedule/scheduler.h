@@ -24,8 +24,11 @@
 #include "server/cache/prefix_cache.h"
 #include "server/metrics/expert_watch.h"
 #include "server/metrics/metrics.h"
-#include "server/metrics/step_times.h"
+#include "server/metrics/step_clock.h"
+#include "server/schedule/batcher.h"
 #include "server/schedule/generation.h"
+#include "server/schedule/step_times.h"
+#include "server/schedule/step_trace.h"
 #include "server/structured/mask_ahead.h"
 
 namespace dsv4::server {
@@ -38,6 +41,7 @@ struct SchedulerOptions {
   bool several_tenants = false;   // one of them leaves places and KV memory to others
   int64_t prefill_chunk = 512;    // prompt tokens of a step when nothing generates
   double max_gap_s = 0.25;        // aim of the time between two tokens of a sequence; 0: none
+  double target_ttft_s = 2;       // while a prompt has waited longer, steps may take more than max_gap_s; 0: never
   double gather_s = 0;            // an idle engine begins when no prompt came for so long, or ten times as much is over
   int64_t kv_budget_bytes = 0;    // of all sessions and of the prefix cache
   int mask_threads = 2;           // for grammars
@@ -47,7 +51,9 @@ struct SchedulerOptions {
   std::string count_experts_file = {};                                       // (ExpertWatch); empty: none
   ExpertCounts counted_experts = {};                                         // what it holds
   std::chrono::milliseconds count_experts_every = ExpertWatch::kWriteEvery;  // so often it is written
-  bool restart_device = true;  // after its failure it is opened anew; else on_fatal at once
+  std::string trace_steps = {};  // file for a line per step (StepTrace); empty: none
+  StepClock::NowFn now = {};     // the time, for tests; empty: the steady clock
+  bool restart_device = true;    // after its failure it is opened anew; else on_fatal at once
   // By the engine's thread; may be empty.
   std::function<void(const std::string&)> on_warning = {};  // one line
   // it failed, and why; it was opened anew, and ""
@@ -119,12 +125,14 @@ class Scheduler {
   Result<std::unique_ptr<Session>> Open(const PrefixCache::Found& found);
   std::vector<Sequence*> PlanStep();
   std::vector<Sequence*> PlanTokens(std::vector<Sequence*>* prompts);
+  void OrderPrompts(std::vector<Sequence*>& prompts) const;
   static void OrderByRequest(std::span<Sequence*> prompts);
-  void AddPrompts(std::span<Sequence*> prompts, int64_t budget, std::vector<Sequence*>* batch);
+  double LongestWait(std::span<Sequence* const> prompts) const;
+  void AddPrompts(std::span<Sequence*> prompts, const StepLimits& limits, std::vector<Sequence*>* batch);
   bool KnowsAllowed(Sequence& s, Clock::time_point until);
   size_t MayFollow(Sequence& s, std::span<const TokenId> drafted, Clock::time_point until);
-  int64_t PromptBudget(int64_t num_generating, int64_t most) const;
   void MakeRoom(std::vector<Sequence*>& batch);
+  bool Evict();
   bool Preempt(const Sequence* keep);
   void StartOver(const Sequence* s);
   bool ShouldWait(const Sequence& s, size_t cut);
@@ -138,9 +146,12 @@ class Scheduler {
   Status RunItems(std::span<Sequence* const> batch);
   bool CanDecodeOn(std::span<Sequence* const> batch) const;
   void DecodeOn(std::span<Sequence* const> batch);
-  void AfterGeneratingStep();
+  void AfterRound(double next_pass_s);
   void AfterStep(std::span<Sequence* const> batch);
-  void TakeTime(int64_t generating, int64_t prompt_tokens);
+  void AddPass(const StepShape& pass, double seconds);
+  void TakeTime(double next_pass_s = 0);
+  void WarnOfLongSteps(double pass_s);
+  void WarnOfHostWork(const WorkSeconds& seconds);
   void TakePromptRows(Sequence& s, size_t begin, size_t count);
   Status MakeSamplers(Sequence& s) const;
   void ChooseToken(Sequence& s);
@@ -189,13 +200,19 @@ class Scheduler {
   // Of the engine's thread.
   std::deque<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;  // in the order of admission
-  Clock::time_point step_begin_;      // of the step that is under way: when the one before it was over
+  StepClock clock_;
+  const Clock::time_point begin_ = clock_.Now();
   Clock::time_point next_warning_;
   bool one_step_ = false;  // the next one is not Decode's: it failed, and Step tells which sequence is at fault
   StepTimes step_times_;
+  StepRecord step_;  // what is known of the step so far
+  StepTrace trace_;
   Metrics::Step step_metrics_;
-  bool tokens_follow_ = false;   // the step has prompts; a token of each sequence that writes comes after them
-  int64_t step_generating_ = 0;  // rows of the step that are not its prompts'
+  double round_pass_s_ = 0;           // of the round of Decode whose tokens come
+  std::vector<double> host_seconds_;  // of each of the last steps
+  WorkSeconds host_sums_ = {};        // of the same steps
+  bool host_warned_ = false;
+  bool tokens_follow_ = false;  // the step has prompts; a token of each sequence that writes comes after them
 
   std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0}, admission_limit_{0};
   std::atomic<bool> device_failed_{false};

@@ -11,12 +11,10 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int64_t kMinPromptBudget = 16;  // tokens of a step: prompts never stand still
 // Of a step's logits, where prompts need every row: with the last rows of other prompts what an engine has room for on
 // a GPU.
 constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20, kMaxAllRows = 112;
 constexpr std::chrono::milliseconds kMaskWait{2};  // of a step, for grammars; then their sequences are left out
-constexpr size_t kMaxPrefills = 8;  // prompts that share one step; more join where it takes all that is left of them
 // for one sequence: files may be damaged, cuts may go before they are used
 constexpr int kMaxReadsOfSequence = 4;
 constexpr size_t kWorthWaiting = 64;  // tokens: what a cut must save other requests
@@ -94,6 +92,7 @@ void Scheduler::PlanCuts(Sequence& s, size_t common) {
 void Scheduler::TakeCut(Sequence& s) {
   if (s.cuts.empty() || s.cuts.front() != s.num_read()) return;
   s.cuts.erase(s.cuts.begin());
+  const WorkSpan span(clock_, StepWork::kSnapshot);
   KeepSnapshot(s, s.num_read(), {});
 }
 
@@ -119,10 +118,10 @@ void Scheduler::KeepSnapshot(Sequence& s, size_t num_ids, RenderedPrompt rendere
   // Where running sequences leave no room for it, nothing else needs to go.
   if (RunningBytes() - (s.ended ? s.session->own_bytes() : 0) + page > options_.kv_budget_bytes) return;
   while (engine_.kv_bytes() + page > options_.kv_budget_bytes) {
-    if (!cache_.Evict()) return;
+    if (!Evict()) return;
   }
   auto snapshot = s.session->Snapshot();
-  while (!snapshot.ok() && snapshot.status().code() == StatusCode::kResourceExhausted && cache_.Evict()) {
+  while (!snapshot.ok() && snapshot.status().code() == StatusCode::kResourceExhausted && Evict()) {
     snapshot = s.session->Snapshot();
   }
   if (!snapshot.ok()) return;
@@ -144,7 +143,7 @@ Result<std::unique_ptr<Session>> Scheduler::Open(const PrefixCache::Found& found
     return found.snapshot == nullptr ? engine_.NewSession() : engine_.NewSession(*found.snapshot);
   };
   auto session = open();
-  while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && cache_.Evict()) session = open();
+  while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && Evict()) session = open();
   return session;
 }
 
@@ -184,7 +183,7 @@ Scheduler::Admission Scheduler::TryToAdmit(Sequence& s, bool leaves_room, Planne
     s.out.counts.cached = std::min(static_cast<int64_t>(s.num_read()), static_cast<int64_t>(s.prompt_size));
     metrics_.AddPrefixLookup(static_cast<int64_t>(s.prompt_size), s.out.counts.cached, found.what);
     s.was_admitted = true;
-    s.admitted = Clock::now();
+    s.admitted = clock_.Now();
   }
   PlanCuts(s, known.common);
   planned->Add(*this, s);
@@ -242,23 +241,23 @@ void Scheduler::MoveToBatch(Sequence* s) {
   if (s->ids.size() == s->prompt_size && !s->params.thinking) BeginContent(*s);
 }
 
-// Of a step's prompts: `most` at most, as many as the bound allows at most beside sequences that generate.
-int64_t Scheduler::PromptBudget(int64_t num_generating, int64_t most) const {
-  if (num_generating == 0) return most;
-  most = std::max(most, kMinPromptBudget);
-  if (options_.max_gap_s <= 0) return most;
-  return std::max(step_times_.PromptTokens(num_generating, options_.max_gap_s, most), kMinPromptBudget);
-}
-
 std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
   std::vector<Sequence*> prompts, batch = PlanTokens(&prompts);
   const auto generating = static_cast<int64_t>(batch.size());
-  AddPrompts(prompts, PromptBudget(generating, options_.prefill_chunk - generating), &batch);
+  OrderPrompts(prompts);
+  StepLimits limits{.rows = generating, .tokens = options_.prefill_chunk};
+  step_.bound_s = StepBound(options_.max_gap_s, options_.target_ttft_s, LongestWait(prompts));
+  if (generating > 0) {
+    limits.seconds = step_.bound_s;
+    limits.tokens = std::max(options_.prefill_chunk - generating, kMinPromptBudget);
+  }
+  AddPrompts(prompts, limits, &batch);
   tokens_follow_ = FirstTokensWouldWait();
   if (!tokens_follow_) return batch;
   // Prompts alone, which may take a whole chunk then.
   batch.clear();
-  AddPrompts(prompts, PromptBudget(generating, options_.prefill_chunk), &batch);
+  limits.tokens = generating > 0 ? std::max(options_.prefill_chunk, kMinPromptBudget) : options_.prefill_chunk;
+  AddPrompts(prompts, limits, &batch);
   return batch;
 }
 
@@ -301,6 +300,31 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanTokens(std::vector<Sequence*>* 
   return batch;
 }
 
+// Short prompts pass long ones, but waiting counts. A sequence that starts over waits since its last token.
+void Scheduler::OrderPrompts(std::vector<Sequence*>& prompts) const {
+  if (prompts.size() < 2) return;
+  const auto now = clock_.Now();
+  std::vector<std::pair<double, Sequence*>> order;
+  order.reserve(prompts.size());
+  for (Sequence* s : prompts) {
+    const auto since = s->has_token ? s->last_token : s->job->submitted;
+    order.emplace_back(PromptRank(static_cast<int64_t>(s->num_unread()), Seconds(now - since)), s);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::transform(order.begin(), order.end(), prompts.begin(), [](const auto& place) { return place.second; });
+  OrderByRequest(prompts);
+}
+
+// Of a prompt in the batch, since its request arrived.
+double Scheduler::LongestWait(std::span<Sequence* const> prompts) const {
+  const auto now = clock_.Now();
+  double longest = 0;
+  for (const Sequence* s : prompts) {
+    if (!s->has_token) longest = std::max(longest, Seconds(now - s->job->submitted));
+  }
+  return longest;
+}
+
 // The first prompt of each request comes first, then all second ones, and so on; then the same by tenants. So a request
 // or a tenant of many prompts does not hold up others.
 void Scheduler::OrderByRequest(std::span<Sequence*> prompts) {
@@ -319,38 +343,25 @@ void Scheduler::OrderByRequest(std::span<Sequence*> prompts) {
   std::transform(order.begin(), order.end(), prompts.begin(), [](const auto& place) { return place.second; });
 }
 
-// The shortest prompt comes first. Each prompt gets all the tokens that it needs, minus a reserve for the later ones.
-// So a short prompt overtakes a long one, the long one still advances, and the first of two equal prompts finishes
-// early. Prompts after the first kMaxPrefills join only if the step has room for their whole rest.
-void Scheduler::AddPrompts(std::span<Sequence*> prompts, int64_t budget, std::vector<Sequence*>* batch) {
-  for (Sequence* s : prompts) s->take = 0;
-  OrderByRequest(prompts);
-  const auto until = Clock::now() + kMaskWait;
-  const size_t sharing = std::min(prompts.size(), kMaxPrefills);
-  std::stable_sort(prompts.begin(), prompts.begin() + static_cast<ptrdiff_t>(sharing),
-                   [](const Sequence* a, const Sequence* b) { return a->num_unread() < b->num_unread(); });
-  const int64_t kept = sharing == 0 ? 0 : budget / static_cast<int64_t>(2 * sharing);  // for each; all together half
+// Adds the prompts of a step, which are in order.
+void Scheduler::AddPrompts(std::span<Sequence*> prompts, const StepLimits& limits, std::vector<Sequence*>* batch) {
   const int64_t row_bytes = engine_.info().vocab_size * static_cast<int64_t>(sizeof(float));
-  int64_t all_rows = std::clamp<int64_t>(kMaxAllRowsBytes / row_bytes, 1, kMaxAllRows);
-  for (size_t i = 0; i < prompts.size() && (i < sharing || budget > 0); ++i) {
+  StepLimits all = limits;
+  all.all_rows = std::clamp<int64_t>(kMaxAllRowsBytes / row_bytes, 1, kMaxAllRows);
+  std::vector<PromptState> states;
+  states.reserve(prompts.size());
+  for (const Sequence* s : prompts) states.push_back(s->prompt_state());
+  const PromptPlan plan = PlanPrompts(states, all, step_times_);
+  step_.budget = plan.budget;
+  const auto until = Clock::now() + kMaskWait;
+  for (size_t i = 0; i < prompts.size(); ++i) {
     Sequence& s = *prompts[i];
-    if (s.needs_prompt_rows() && all_rows == 0) continue;
-    const int64_t behind = i < sharing ? static_cast<int64_t>(sharing - i - 1) : 0;
-    const int64_t share = std::max<int64_t>(budget - behind * kept, 1);
-    int64_t take = std::min(static_cast<int64_t>(s.num_unread()), share);
-    if (!s.cuts.empty()) take = std::min(take, static_cast<int64_t>(s.cuts.front() - s.num_read()));
-    if (s.num_read() < s.prompt_end()) take = std::min(take, static_cast<int64_t>(s.prompt_end() - s.num_read()));
-    if (s.needs_prompt_rows()) {
-      take = std::min(take, all_rows);
-      // The rows of the prompt are not mixed with those of chosen tokens.
-      take = std::min(take, static_cast<int64_t>(s.prompt_size - s.num_read()));
-    }
-    if (i >= sharing && s.num_read() + static_cast<size_t>(take) < s.prompt_end()) continue;
+    int64_t take = plan.takes[i];
+    s.take = 0;
+    if (take == 0) continue;
     // Behind the last one a token is drawn.
-    if (take > 1 && take == static_cast<int64_t>(s.num_unread()) && !KnowsAllowed(s, until)) --take;
+    if (take > 1 && take == states[i].unread && !KnowsAllowed(s, until)) --take;
     if (s.ended) continue;
-    budget = std::max<int64_t>(budget - take, 0);
-    if (s.needs_prompt_rows()) all_rows -= take;
     s.take = static_cast<size_t>(take);
     batch->push_back(&s);
   }
@@ -364,7 +375,7 @@ void Scheduler::MakeRoom(std::vector<Sequence*>& batch) {
     return bytes;
   };
   while (needed() > options_.kv_budget_bytes) {
-    if (cache_.Evict()) continue;
+    if (Evict()) continue;
     if (running_.size() > 1 && Preempt(running_.front().get())) {
       std::erase_if(batch, [](const Sequence* s) { return s->session == nullptr; });
       for (const SequencePtr& s : waiting_) std::erase(batch, s.get());
@@ -376,6 +387,11 @@ void Scheduler::MakeRoom(std::vector<Sequence*>& batch) {
     batch.clear();
     return;
   }
+}
+
+bool Scheduler::Evict() {
+  const WorkSpan span(clock_, StepWork::kEviction);
+  return cache_.Evict();
 }
 
 // Takes the KV of the sequence that was admitted last; it is read again, prompt and output, when there is room.

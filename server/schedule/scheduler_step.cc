@@ -13,9 +13,20 @@ namespace {
 
 constexpr int64_t kDecodeTokens = 32;  // of one call of Engine::Decode, which can be ended early
 constexpr std::chrono::minutes kWarnAgain{1};
+constexpr size_t kHostSteps = 256;  // steps whose host work is looked at together
+constexpr double kLongHost = 0.02;  // seconds of host work in nine of ten steps
 // Of a round of tokens, for grammars, while the device computes the next; then their sequences leave the loop. And of
 // a round of drafts, for how much of them grammars allow.
 constexpr std::chrono::milliseconds kRoundWait{5};
+
+void AddTokens(std::optional<PromptRegime> regime, int64_t tokens, StepShape* shape) {
+  if (!regime) {
+    shape->rows += tokens;
+    return;
+  }
+  shape->of(*regime).tokens += tokens;
+  shape->of(*regime).sequences += 1;
+}
 
 }  // namespace
 
@@ -32,17 +43,29 @@ Status Scheduler::RunItems(std::span<Sequence* const> batch) {
                      .logits = rows == LogitRows::kNone ? nullptr : &s->logits,
                      .prompt_tokens = s->num_read() < s->prompt_end() ? static_cast<int64_t>(s->computes) : 0});
   }
+  StepShape shape;
+  for (const Sequence* s : batch) AddTokens(s->regime(), static_cast<int64_t>(s->take), &shape);
   step_begin_ns_ = NowNs();
+  const StepWork before = clock_.Switch(StepWork::kPass);
   const Status status = engine_.Step(items);
+  clock_.Switch(before);
   step_begin_ns_ = NowNs();
+  if (status.ok()) AddPass(shape, clock_.last());
   return status;
+}
+
+// The model's passes of a step, or one of them.
+void Scheduler::AddPass(const StepShape& pass, double seconds) {
+  step_.guess_s += step_times_.Guess(pass);
+  step_.shape.Add(pass);
+  step_times_.Add(pass, seconds);
 }
 
 // Prompts and one token of each sequence that writes, in one step of the engine; in two where prompts end and others
 // follow: the tokens behind them, so that a first one does not wait for the next prompts. On a GPU both cost the same
 // (prompts and tokens are passes of their own).
 void Scheduler::RunStep(std::vector<Sequence*>& batch) {
-  step_generating_ = step_metrics_.prompt_tokens = 0;
+  step_metrics_.prompt_tokens = 0;
   if (tokens_follow_) {
     RunBatch(batch);
     if (!engine_.health().ok()) return;
@@ -51,14 +74,14 @@ void Scheduler::RunStep(std::vector<Sequence*>& batch) {
     MakeRoom(batch);
   }
   if (!batch.empty()) RunBatch(batch);
-  if (step_generating_ + step_metrics_.prompt_tokens > 0) TakeTime(step_generating_, step_metrics_.prompt_tokens);
+  if (!step_.shape.empty()) TakeTime();
 }
 
 void Scheduler::RunBatch(std::vector<Sequence*>& batch) {
   Status status = RunItems(batch);
   // The machine has less memory than the budget says: free what can be freed and try again.
   while (status.code() == StatusCode::kResourceExhausted) {
-    if (!cache_.Evict()) {
+    if (!Evict()) {
       if (running_.size() < 2 || !Preempt(running_.front().get())) break;
       std::erase(batch, waiting_.front().get());
       if (batch.empty()) return;
@@ -122,18 +145,18 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   }
   bool over = false;
   size_t last = 0;
-  const auto end_step = [&] {
-    AfterGeneratingStep();
-    Deliver();
-  };
   step_begin_ns_ = NowNs();
+  const StepWork before = clock_.Switch(StepWork::kPass);
   const Status status = engine_.Decode(items, [&](size_t i, const SampledToken& token) {
+    const WorkSpan span(clock_, StepWork::kTokens);
+    const double pass_s = clock_.last();
     drafts_until.reset();
     if (step_metrics_.generated_tokens > 0 && !token.drafted && i <= last) {  // the next round of tokens has begun
-      end_step();
+      AfterRound(pass_s);
       step_begin_ns_ = NowNs();
       tokens_until.reset();
     }
+    if (step_metrics_.generated_tokens == 0) round_pass_s_ = pass_s;
     last = i;
     Sequence& s = *batch[i];
     const size_t length = s.ids.size();
@@ -142,13 +165,14 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
     AcceptToken(s, token);
     // A place that became free is for those that wait.
     over = over || interrupted_ || (s.ended && !waiting_.empty()) ||
-           (s.job->deadline && Clock::now() > *s.job->deadline);
+           (s.job->deadline && clock_.Now() > *s.job->deadline);
     const bool as_planned = s.ids.size() == length + 1 && (items[i].allowed || !IsHeld(s)) &&
                             (s.reasoning_sampler == nullptr || s.writer.in_reasoning() == reasoned);
     return !over && !s.ended && as_planned && KnowsAllowed(s, until(tokens_until));
   });
+  clock_.Switch(before);
   step_begin_ns_ = NowNs();
-  end_step();
+  AfterRound(0);
   if (status.ok() || !engine_.health().ok() || is_stopping()) return;
   one_step_ = true;
   for (Sequence* s : batch) {
@@ -164,17 +188,21 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   }
 }
 
-void Scheduler::AfterGeneratingStep() {
-  if (step_metrics_.generated_tokens == 0) return;
-  step_metrics_.drafts = engine_.draft_counts();
-  TakeTime(step_metrics_.generated_tokens - step_metrics_.drafted_tokens, 0);
+// A round of Decode is over. `next_pass_s` of the time so far are the pass of the next one.
+void Scheduler::AfterRound(double next_pass_s) {
+  if (step_metrics_.generated_tokens > 0) {
+    step_metrics_.drafts = engine_.draft_counts();
+    AddPass({.rows = step_metrics_.generated_tokens - step_metrics_.drafted_tokens}, round_pass_s_);
+    TakeTime(next_pass_s);
+  }
+  Deliver();
 }
 
 void Scheduler::AfterStep(std::span<Sequence* const> batch) {
   for (Sequence* s : batch) {
     const size_t read_before = s->num_read() - s->take;
     const bool generated = s->take == 1 && read_before >= s->prompt_size;
-    (generated ? step_generating_ : step_metrics_.prompt_tokens) += static_cast<int64_t>(s->take);
+    if (!generated) step_metrics_.prompt_tokens += static_cast<int64_t>(s->take);
     if (s->needs_prompt_rows()) {
       TakePromptRows(*s, read_before, s->take);
       // The rows of a step have one room together: who has had its turn keeps none but the last one.
@@ -183,33 +211,67 @@ void Scheduler::AfterStep(std::span<Sequence* const> batch) {
       s->logits = std::vector<float>(kept, s->logits.end());
     }
     TakeCut(*s);
-    if (s->num_unread() == 0) ChooseToken(*s);
+    if (s->num_unread() != 0) continue;
+    const WorkSpan span(clock_, StepWork::kTokens);
+    ChooseToken(*s);
   }
 }
 
-// A step is over: its time, with all that was done since the one before it.
-void Scheduler::TakeTime(int64_t generating, int64_t prompt_tokens) {
-  const auto now = Clock::now();
-  const double seconds = Seconds(now - step_begin_);
-  step_begin_ = now;
-  step_times_.Add(generating, prompt_tokens, seconds);
-  if (prompt_tokens == 0) step_metrics_.decode_s = seconds;
+// A step is over: its time, with all that was done since the one before it. The last `next_pass_s` of it are the next
+// step's.
+void Scheduler::TakeTime(double next_pass_s) {
+  const WorkSeconds seconds = clock_.Take(next_pass_s);
+  const double pass_s = seconds[0], host_s = HostSeconds(seconds);
+  const bool prompts = step_metrics_.prompt_tokens > 0;
+  if (!prompts) step_metrics_.decode_s = pass_s + host_s;
+  step_metrics_.work_s = seconds;
   if (options_.max_gap_s > 0) {
     for (const double gap : step_metrics_.token_gaps_s)
       step_metrics_.gaps_over_bound += gap > options_.max_gap_s ? 1 : 0;
-    // What no choice of prompts can change.
-    if (prompt_tokens == 0 && step_times_.Expect(generating, 0) > options_.max_gap_s && now > next_warning_) {
-      next_warning_ = now + kWarnAgain;
-      if (options_.on_warning) {
-        options_.on_warning("a step of " + std::to_string(generating) + " sequences without prompts takes " +
-                            std::to_string(static_cast<int64_t>(1000 * seconds)) + " ms, longer than --max-gap " +
-                            std::to_string(static_cast<int64_t>(1000 * options_.max_gap_s)) +
-                            " ms: lower --max-concurrent or raise --max-gap");
-      }
-    }
+    WarnOfLongSteps(pass_s);
   }
+  WarnOfHostWork(seconds);
+  step_.end_s = Seconds(clock_.Now() - begin_);
+  step_.seconds = seconds;
+  step_.distance = step_times_.Distance(step_.shape);
+  step_.limit = admission_limit_;
+  trace_.Add(step_);
   metrics_.AddStep(step_metrics_);
   step_metrics_ = {};
+  // The plan holds for all rounds of a call of Decode.
+  step_ = {.budget = step_.budget, .bound_s = step_.bound_s};
+}
+
+// What no choice of prompts can change.
+void Scheduler::WarnOfLongSteps(double pass_s) {
+  const StepShape& step = step_.shape;
+  if (step.rows == 0 || step_metrics_.prompt_tokens > 0 || clock_.Now() <= next_warning_) return;
+  if (step_times_.Fits(step, options_.max_gap_s) || !options_.on_warning) return;
+  next_warning_ = clock_.Now() + kWarnAgain;
+  options_.on_warning("a step of " + std::to_string(step.rows) + " sequences without prompts takes " +
+                      std::to_string(static_cast<int64_t>(1000 * pass_s)) + " ms, longer than --max-gap " +
+                      std::to_string(static_cast<int64_t>(1000 * options_.max_gap_s)) +
+                      " ms: lower --max-concurrent or raise --max-gap");
+}
+
+// Work of the host lengthens gaps, and no bound of the passes shortens it. The log gets one line.
+void Scheduler::WarnOfHostWork(const WorkSeconds& seconds) {
+  if (host_warned_ || !options_.on_warning) return;
+  for (size_t i = 1; i < seconds.size(); ++i) host_sums_[i] += seconds[i];
+  host_seconds_.push_back(HostSeconds(seconds));
+  if (host_seconds_.size() < kHostSteps) return;
+  const auto most = host_seconds_.begin() + kHostSteps * 9 / 10;
+  std::nth_element(host_seconds_.begin(), most, host_seconds_.end());
+  if (*most > kLongHost) {
+    const auto largest = std::max_element(host_sums_.begin() + 1, host_sums_.end()) - host_sums_.begin();
+    host_warned_ = true;
+    options_.on_warning("in one of ten steps the host works for " + std::to_string(static_cast<int64_t>(1000 * *most)) +
+                        " ms or more between the model's passes, mostly for " +
+                        kStepWorkNames[static_cast<size_t>(largest)] +
+                        " (dsv4_host_seconds_total): gaps between tokens grow by that, whatever --max-gap is");
+  }
+  host_seconds_.clear();
+  host_sums_ = {};
 }
 
 void Scheduler::TakePromptRows(Sequence& s, size_t begin, size_t count) {

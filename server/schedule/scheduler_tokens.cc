@@ -87,7 +87,7 @@ std::span<const uint32_t> Scheduler::Allowed(Sequence& s) const {
 }
 
 void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
-  const auto now = Clock::now();
+  const auto now = clock_.Now();
   const TokenId id = token.id;
   const bool reasoned = s.writer.in_reasoning();
   ++s.out.counts.completion;

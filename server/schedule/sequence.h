@@ -49,6 +49,23 @@ struct Scheduler::Sequence {
   bool needs_prompt_rows() const { return params.prompt_logprobs >= 0 && prompt_rows_done < prompt_size; }
   // One token is left to read, and the next one follows from its row: like any step that writes.
   bool generating() const { return num_unread() == 1 && spec.max_tokens > 0 && !needs_prompt_rows(); }
+  // The engine's regime of its next tokens.
+  std::optional<PromptRegime> regime() const {
+    return num_read() < prompt_end() ? RegimeOf(static_cast<int64_t>(computes)) : std::nullopt;
+  }
+  PromptState prompt_state() const {
+    const size_t read = num_read(), end = prompt_end();
+    PromptState state{.unread = static_cast<int64_t>(num_unread()),
+                      .most = static_cast<int64_t>(num_unread()),
+                      .to_end = read < end ? static_cast<int64_t>(end - read) : 0,
+                      .regime = regime(),
+                      .all_rows = needs_prompt_rows()};
+    if (!cuts.empty()) state.most = std::min(state.most, static_cast<int64_t>(cuts.front() - read));
+    if (state.to_end > 0) state.most = std::min(state.most, state.to_end);
+    // The rows of the prompt are not mixed with those of chosen tokens.
+    if (state.all_rows) state.most = std::min(state.most, static_cast<int64_t>(prompt_size - read));
+    return state;
+  }
   bool has_output() const {
     return tells_progress() || !out.prompt.empty() || !out.tokens.empty() || !out.text.empty() || !out.deltas.empty() ||
            out.finish != FinishReason::kNone;

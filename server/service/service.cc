@@ -175,6 +175,7 @@ class ServiceCore {
             .max_waiting = options_.max_waiting,
             .prefill_chunk = options_.prefill_chunk,
             .max_gap_s = options_.max_gap_s,
+            .target_ttft_s = options_.target_ttft_s,
             .gather_s = options_.gather_s,
             .kv_budget_bytes = options_.kv_budget_bytes,
             .kv_fixed_bytes = engine_.info().kv_fixed_bytes,

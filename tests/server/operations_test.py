@@ -64,6 +64,13 @@ class Mistakes(unittest.TestCase):
         self.refused(["--otlp-endpoint", "collector:4317"], "--otlp-endpoint", "http://")
         self.refused(["--goal", "speed"], "--goal", "throughput", status=2)
         self.refused(["--metrics-port", 70000], "--metrics-port", status=2)
+        for text in ["-1", "nan", "2s", "3601"]:
+            self.refused(["--target-ttft", text], "--target-ttft is '%s'" % text, "seconds from 0 to 3600", status=2)
+        self.refused(["--trace-steps", ""], "--trace-steps is empty", status=2)
+        with tempfile.TemporaryDirectory() as folder:
+            for path in [folder, folder + "/none/steps", "/dev/null"]:
+                self.refused(["--trace-steps", path], "--trace-steps: cannot write '%s'" % path, "a folder that can be written")
+            self.assertEqual(list(Path(folder).iterdir()), [])
         self.refused(["--otlp-endpoint", "http://collector:99999"], "http://collector:99999", "port")
         self.refused(["--draft-threshold", 1.5], "--draft-threshold is '1.5'", "0 to 1", status=2)
         self.refused(["--host", ""], "--host is empty", status=2)
@@ -124,8 +131,28 @@ class Goals(unittest.TestCase):
         for flags, gap, streams in [(["latency"], 60, 16), (["balanced"], 250, 64), (["throughput"], 0, 128),
                                     (["throughput", "--max-gap", 40], 40, 128), (["latency", "--max-concurrent", 3], 60, 3)]:
             server = Server("--goal", *flags)
-            self.assertRegex(server.read_log(), "limits concurrent=%d .*max_gap_ms=%d " % (streams, gap))
+            self.assertRegex(server.read_log(), "limits concurrent=%d .*max_gap_ms=%d target_ttft_ms=2000 " % (streams, gap))
             self.assertEqual(server.stop(), 0)
+
+    def test_steps_are_traced(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "steps"
+            path.write_text("of an earlier server")
+            server = Server("--trace-steps", path, "--target-ttft", 0.5)
+            self.assertEqual(len(path.read_text().splitlines()), 1)
+            self.assertEqual(server.post("/v1/completions", {"prompt": "One " * 300, "max_tokens": 20}).status, 200)
+            self.assertEqual(server.stop(), 0)
+            self.assertEqual(path.stat().st_mode & 0o77, 0)
+            head, *steps = [line.split() for line in path.read_text().splitlines()]
+            self.assertEqual({len(step) for step in steps}, {len(head)})
+            steps = [dict(zip(head, map(float, step))) for step in steps]
+            self.assertEqual(sum(step["rows"] for step in steps), 20)
+            self.assertGreater(sum(step["short_tokens"] + step["long_tokens"] for step in steps), 290)
+            self.assertTrue(all(step["pass_s"] > 0 and step["distance"] >= 1 and step["limit"] == 64 for step in steps))
+            self.assertEqual([step["end_s"] for step in steps], sorted(step["end_s"] for step in steps))
+            total = sum(value for step in steps for name, value in step.items()
+                        if name.endswith("_s") and name not in ("end_s", "guess_s", "bound_s"))
+            self.assertLess(total, steps[-1]["end_s"])
 
 
 class LogLines(unittest.TestCase):
