@@ -281,9 +281,11 @@ class FakeEngine : public Engine {
   std::function<TokenId(const Session&)> next;  // if set: the next token after the session's tokens
   std::function<void()> before_io;  // before reads and writes of snapshot files; set before the first session
 
+ protected:
+  std::atomic<int64_t> bytes_ = 0;
+
  private:
   ModelInfo info_;
-  std::atomic<int64_t> bytes_ = 0;
   LoadTimes load_times_;
 };
 
