@@ -88,6 +88,7 @@ void MostLikely(std::span<const float> logits, int64_t n, std::vector<TokenId>& 
 }  // namespace
 
 void SamplerImpl::AddPrompt(std::span<const TokenId> tokens) {
+  if (!has_penalties()) return;
   for (const TokenId id : tokens) {
     if (id >= 0 && id < vocab_size_) MarkSeen(id);
   }
@@ -141,14 +142,18 @@ void SamplerImpl::MarkSeen(TokenId id) {
   }
 }
 
+// Only penalties need to know which tokens occurred.
 void SamplerImpl::Count(TokenId id) {
+  ++num_outputs_;
+  if (!has_penalties()) return;
   MarkSeen(id);
   ++output_count_[id];
-  ++num_outputs_;
 }
 
 void SamplerImpl::TakeBack(std::span<const TokenId> drawn, size_t num_seen) {
-  for (const TokenId id : drawn) --output_count_[id];
+  for (const TokenId id : drawn) {
+    if (has_penalties()) --output_count_[id];
+  }
   for (; seen_.size() > num_seen; seen_.pop_back()) is_seen_[seen_.back()] = false;
   num_outputs_ -= drawn.size();
 }
@@ -191,6 +196,8 @@ TokenId SamplerImpl::FirstEqual(std::span<const float> logits, float value) {
 TokenId SamplerImpl::DrawOne(std::span<const float> logits, float largest) {
   const uint64_t draw = RandomBits(seed_, num_outputs_);
   if (params_.top_k > 0 && params_.top_k < vocab_size_) return DrawOfTopK(logits, largest, draw);
+  if (params_.top_p == 1.0f && params_.min_p <= 0)
+    return internal::RaceOfLogits(logits, largest, 1.0 / params_.temperature, draw);
   SetWeights(logits, largest);
   if (params_.top_p < 1.0f) CutTopP(logits, largest);
   CutMinP();

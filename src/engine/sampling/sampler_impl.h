@@ -55,7 +55,7 @@ class SamplerImpl : public Sampler {
   int64_t vocab_size_;
   uint64_t seed_;
   uint64_t num_outputs_ = 0;
-  std::vector<int64_t> output_count_;  // [V], empty until a token has been seen
+  std::vector<int64_t> output_count_;  // [V]; empty until a token has been seen, and without penalties
   std::vector<bool> is_seen_;          // [V]
   std::vector<TokenId> seen_;
   std::vector<float> adjusted_;     // [V]; of Adjust

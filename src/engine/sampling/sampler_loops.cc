@@ -2,28 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 
 #include "base/sample_math.h"
 #include "base/vector_clones.h"
+#include "engine/sampling/wide.h"
 
 namespace dsv4::internal {
 
 namespace {
-
-// Eight values; a processor with narrower registers takes several. Passed by reference, because the registers of
-// arguments depend on the processor.
-constexpr size_t kWide = 8;
-typedef float Floats __attribute__((vector_size(4 * kWide)));
-typedef double Doubles __attribute__((vector_size(8 * kWide)));
-typedef uint64_t Words __attribute__((vector_size(8 * kWide)));
-typedef int32_t Ints __attribute__((vector_size(4 * kWide)));
-
-template <typename T>
-inline void Load(const void* from, T& to) {
-  std::memcpy(&to, from, sizeof(T));
-}
 
 // As sample::Exponent.
 inline void ExponentsOf(const float* logits, float largest, double inverse, Doubles& x) {

@@ -12,4 +12,8 @@ namespace dsv4::internal {
 // does. ids: the tokens of the masses, in any order; empty: 0, 1, .. Masses are at most 2^46.
 TokenId Race(std::span<const uint64_t> masses, std::span<const TokenId> ids, uint64_t draw);
 
+// The same for the masses of all logits at a temperature. Computes only the masses of tokens that may win. `largest` is
+// the largest logit.
+TokenId RaceOfLogits(std::span<const float> logits, float largest, double inverse_temperature, uint64_t draw);
+
 }  // namespace dsv4::internal

@@ -1,6 +1,7 @@
 #include "engine/sampling/sampler_race.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -44,6 +45,30 @@ TEST(SamplerRace, HasTheWinnerOfAllTimes) {
     std::vector<TokenId> ids(size);
     for (size_t i = 0; i < size; ++i) ids[i] = static_cast<TokenId>((i * 7919 + draw) % 100003);
     EXPECT_EQ(Race(masses, ids, draw), Slowly(masses, ids, draw)) << size << " ids, draw " << draw;
+  }
+}
+
+// Flat, peaked, rising and falling logits, some of them -inf or infinite, at temperatures from tiny to huge.
+TEST(SamplerRace, OfLogitsHasTheWinnerOfTheirMasses) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (uint64_t draw = 0; draw < 3000; ++draw) {
+    const size_t size = 1 + Word(1, draw) % 700;
+    const double spread = std::exp2(static_cast<double>(Word(2, draw) % 14) - 6), temperature = (draw % 7 + 1) * 0.2;
+    std::vector<float> logits(size);
+    for (size_t i = 0; i < size; ++i) {
+      const double slope = draw % 3 == 0 ? 0.0 : draw % 3 == 1 ? 0.05 : -0.05;
+      logits[i] = static_cast<float>(spread * RandomUniform(draw, i) + slope * static_cast<double>(i));
+      if (draw % 11 == 0 && i % 3 == 0) logits[i] = -kInfinity;
+    }
+    if (draw % 13 == 0) logits[size / 2] = 40;
+    if (draw % 101 == 0) logits[size / 3] = kInfinity;
+    const double inverse = draw % 97 == 0 ? 1e38 : draw % 89 == 0 ? 1e-30 : 1 / temperature;
+    const float largest = *std::max_element(logits.begin(), logits.end());
+    if (largest == -kInfinity) continue;
+    std::vector<uint64_t> masses(size);
+    for (size_t i = 0; i < size; ++i)
+      masses[i] = sample::MassOfWeight(sample::ExpNonPositive(sample::Exponent(logits[i], largest, inverse)));
+    ASSERT_EQ(RaceOfLogits(logits, largest, inverse, draw), Slowly(masses, {}, draw)) << size << " draw " << draw;
   }
 }
 
