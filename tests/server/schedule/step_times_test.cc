@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <random>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -273,6 +277,37 @@ TEST(StepTimes, StrangeValues) {
       ASSERT_TRUE(budget >= kLeastTokens && budget <= kStepTokens);
     }
   }
+}
+
+// steps_h200.txt: steps of a server under load, recorded on a GPU.
+TEST(StepTimes, KnowsTheStepsOfAServerUnderLoad) {
+  std::ifstream file("tests/server/schedule/steps_h200.txt");
+  ASSERT_TRUE(file.is_open());
+  StepTimes times;
+  std::vector<double> errors;
+  // Least squares of the passes with prompts and most rows: seconds by tokens.
+  double n = 0, x = 0, y = 0, xx = 0, xy = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with('#')) continue;
+    StepShape step;
+    double ms = 0;
+    std::istringstream fields(line);
+    auto& prompts = step.of(kLongOnes);
+    ASSERT_TRUE(fields >> step.rows >> prompts.tokens >> prompts.sequences >> ms) << line;
+    if (const double guess = times.Guess(step); guess > 0) errors.push_back(std::abs(ms / 1e3 / guess - 1));
+    times.Add(step, ms / 1e3);
+    if (step.rows < kStepRows - 4 || prompts.tokens == 0) continue;
+    const auto tokens = static_cast<double>(prompts.tokens);
+    n += 1, x += tokens, y += ms / 1e3, xx += tokens * tokens, xy += tokens * ms / 1e3;
+  }
+  ASSERT_GT(errors.size(), 600u);
+  errors.erase(errors.begin(), errors.begin() + 100);
+  std::sort(errors.begin(), errors.end());
+  EXPECT_LT(errors[errors.size() / 2], 0.05);
+  EXPECT_LT(errors[errors.size() * 9 / 10], 0.15);
+  const double slope = (n * xy - x * y) / (n * xx - x * x), base = (y - slope * x) / n;
+  const double bound = 0.25 / times.Distance(ShapeOf(kStepRows, kLongOnes, 2048));
+  EXPECT_NEAR(static_cast<double>(BudgetOf(times, 0.25)) * slope / (bound - base), 1, 0.15);
 }
 
 }  // namespace
