@@ -66,6 +66,8 @@ void Scheduler::AddPass(const StepShape& pass, double seconds) {
 // (prompts and tokens are passes of their own).
 void Scheduler::RunStep(std::vector<Sequence*>& batch) {
   step_metrics_.prompt_tokens = 0;
+  step_.shape = {};  // a step that failed may have left some
+  step_.guess_s = 0;
   if (tokens_follow_) {
     RunBatch(batch);
     if (!engine_.health().ok()) return;
