@@ -71,7 +71,8 @@ class Image(unittest.TestCase):
     def test_both_images_require_grammars_bound_jobs_and_install_only_what_a_build_needs(self):
         for name in DOCKERFILES:
             text = (ROOT / name).read_text(encoding="utf-8")
-            for words in ["scripts/setup build", "--fresh", "-DDSV4_REQUIRE_XGRAMMAR=ON", "build_preset release 1000"]:
+            for words in ["scripts/setup build", "--fresh", "-DDSV4_REQUIRE_XGRAMMAR=ON", "build_preset release 1000",
+                          "dpkg-dev file"]:
                 self.assertIn(words, text, name)
 
 

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(sys.argv.pop()) if len(sys.argv) == 2 else ROOT / "build" / "release"
 VERSION = re.search(r"^project\(dsv4 VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.M)[1]
 EPOCH = "1796000000"
+DEB = shutil.which("dpkg-shlibdeps") and shutil.which("file")  # CPack needs both for a .deb
 COMMANDS = ["generate", "serve", "chat", "bench-decode"]
 
 
@@ -51,12 +52,12 @@ class Packages(unittest.TestCase):
         return pack(generator, self.tmp / name, epoch)
 
     def deb(self):
-        if shutil.which("dpkg-shlibdeps") is None:
-            self.skipTest("dpkg-dev is not installed")
+        if not DEB:
+            self.skipTest("dpkg-dev or file is not installed")
         return self.pack("DEB")
 
     def test_the_same_build_gives_the_same_bytes(self):
-        generators = ["TGZ", "DEB"] if shutil.which("dpkg-shlibdeps") else ["TGZ"]
+        generators = ["TGZ", "DEB"] if DEB else ["TGZ"]
         for generator in generators:
             with self.subTest(generator=generator):
                 first = self.pack(generator, "1-" + generator)
