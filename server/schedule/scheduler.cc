@@ -151,7 +151,6 @@ void Scheduler::Run() {
   const auto end_all = [this](const char* why) {
     for (auto& s : waiting_) End(*s, FinishReason::kError, ResourceExhausted(why));
     for (auto& s : running_) End(*s, FinishReason::kError, ResourceExhausted(why));
-    Deliver();
     Retire();
   };
   const auto warn = [this](const Status& status) {
@@ -172,7 +171,6 @@ void Scheduler::Run() {
     } else if (!batch.empty()) {
       RunStep(batch);
     }
-    Deliver();
     Retire();
     warn(expert_watch_.Look(/*idle=*/running_.empty()));
   };
@@ -265,7 +263,6 @@ void Scheduler::DropEnded() {
   };
   for (auto& s : waiting_) check(*s);
   for (auto& s : running_) check(*s);
-  Deliver();
   Retire();
 }
 
@@ -275,7 +272,7 @@ void Scheduler::Deliver() {
   std::unordered_map<const Job*, size_t> places;
   const auto now = clock_.Now();
   const auto collect = [&](Sequence& s) {
-    if (!s.has_output()) return;
+    if (!s.has_output() || (s.ended && !s.is_kept)) return;
     const auto [place, is_new] = places.try_emplace(s.job.get(), outputs.size());
     if (is_new) outputs.push_back({s.job, {}});
     if (s.params.progress) s.out.counts.read = std::max(s.out.counts.read, s.num_prompt_read());
@@ -297,8 +294,19 @@ void Scheduler::Deliver() {
   });
 }
 
-// Takes ended sequences out; what they read and wrote is kept for the next turn.
+// Delivers all output and takes ended sequences out. What they read and wrote is kept before their clients learn that
+// they ended: a next turn that is sent at once finds it.
 void Scheduler::Retire() {
+  const auto keep = [this](Sequence& s) {
+    if (!s.ended || s.is_kept) return;
+    const WorkSpan span(clock_, StepWork::kReply);
+    s.is_kept = true;
+    if (s.end_reason != FinishReason::kError && engine_.health().ok()) HasMemoryFor([&] { KeepReply(s); });
+    s.session.reset();  // the next one has its room
+  };
+  for (auto& s : waiting_) keep(*s);
+  for (auto& s : running_) keep(*s);
+  Deliver();
   const auto retire = [this](Sequence& s) {
     const WorkSpan span(clock_, StepWork::kReply);
     const auto now = clock_.Now();
@@ -310,7 +318,6 @@ void Scheduler::Retire() {
                          .prefill_s = s.has_token ? times.prompt : 0,
                          .decode_s = times.decode,
                          .total_s = Seconds(now - s.job->submitted)});
-    if (s.end_reason != FinishReason::kError && engine_.health().ok()) HasMemoryFor([&] { KeepReply(s); });
   };
   // One after the other: where memory runs out, those before are gone and counted, and none is twice.
   const auto retire_ended = [&retire](auto& sequences, std::atomic<int64_t>& count) {

@@ -34,7 +34,6 @@ void Scheduler::EndAll(const Status& why) {
   };
   for (auto& s : waiting_) end(*s);
   for (auto& s : running_) end(*s);
-  Deliver();
   Retire();
 }
 

@@ -228,7 +228,6 @@ void Scheduler::Admit() {
       if (admission == Admission::kAdmitted) MoveToBatch(s);
     }
   }
-  Deliver();
   Retire();
 }
 

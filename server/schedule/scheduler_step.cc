@@ -165,9 +165,8 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
     const bool reasoned = s.writer.in_reasoning();
     if (token.drafted) ++s.out.counts.drafted, ++step_metrics_.drafted_tokens;
     AcceptToken(s, token);
-    // A place that became free is for those that wait.
-    over = over || interrupted_ || (s.ended && !waiting_.empty()) ||
-           (s.job->deadline && clock_.Now() > *s.job->deadline);
+    // A reply is kept and its end delivered after this call.
+    over = over || interrupted_ || s.ended || (s.job->deadline && clock_.Now() > *s.job->deadline);
     const bool as_planned = s.ids.size() == length + 1 && (items[i].allowed || !IsHeld(s)) &&
                             (s.reasoning_sampler == nullptr || s.writer.in_reasoning() == reasoned);
     return !over && !s.ended && as_planned && KnowsAllowed(s, until(tokens_until));

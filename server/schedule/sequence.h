@@ -109,6 +109,7 @@ struct Scheduler::Sequence {
   // of the tokens in front of prompt_end(): those that came from no cache (StepItem::prompt_tokens)
   size_t computes = 0;
   bool ended = false;
+  bool is_kept = false;  // the prefix cache has what it read and wrote, as far as it can
   StepOutput out;
   Clock::time_point admitted, first_token, last_token;
   bool was_admitted = false, has_token = false;

@@ -365,6 +365,31 @@ TEST_F(SchedulerTest, ACancelledPromptIsNotReadAgain) {
   EXPECT_EQ(part->counts[0].cached, 200);
 }
 
+// A client sends its next turn as soon as it reads the end. The ids of that turn come from the kept reply.
+TEST_F(SchedulerTest, AReplyIsKeptBeforeItsEndIsDelivered) {
+  Start({.max_gap_s = 0});
+  const auto kept = [&] {
+    Gauges gauges;
+    scheduler_->Fill(&gauges);
+    return gauges.cuts_in_memory;
+  };
+  const auto longer = Submit({Counting(1000, 4)}, 2000);  // the short ones end next to it
+  for (int i = 0; i < 3; ++i) {
+    const auto client = Make({Counting(100 * i + 100, 5)}, 6);
+    const int64_t before = kept();
+    int64_t at_end = -1;
+    client->job->on_output = [&, receive = client->job->on_output](std::vector<StepOutput>& outputs) {
+      if (outputs.back().finish != FinishReason::kNone) at_end = kept();
+      receive(outputs);
+    };
+    ASSERT_TRUE(scheduler_->Submit(client->job).ok());
+    Wait(client);
+    EXPECT_GT(at_end, before);
+  }
+  Wait(longer);
+  WaitIdle();
+}
+
 TEST_F(SchedulerTest, WithoutAPrefixCacheEverythingIsRead) {
   Start({.prefix_cache = {.enabled = false}});
   for (int i = 0; i < 2; ++i) {
