@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 #include "dsv4/engine.h"
 #include "dsv4/sampling.h"
 #include "dsv4/session.h"
@@ -216,7 +218,7 @@ TEST_F(StopStepTest, SnapshotsAsBytes) {
   std::vector<std::byte> small(bytes.size() - 1);
   EXPECT_EQ(image->CopyTo(small).code(), StatusCode::kInvalidArgument);
 
-  const std::string path = ::testing::TempDir() + "/stop_step_test.dsv4kv";
+  const std::string path = ::testing::TempDir() + "/stop_step_test_" + std::to_string(::getpid()) + ".dsv4kv";
   ASSERT_TRUE(image->Write(path).ok());
   const auto of_file = engine_->ReadSnapshot(path).value();
   EXPECT_EQ(of_file->bytes().value(), bytes);

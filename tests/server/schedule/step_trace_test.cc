@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include "gtest/gtest.h"
 
 namespace dsv4::server {
@@ -20,8 +22,9 @@ std::vector<std::string> LinesOf(const std::filesystem::path& path) {
 
 class StepTraceTest : public ::testing::Test {
  protected:
-  StepTraceTest() : folder_(std::filesystem::path(::testing::TempDir()) / "step_trace_test") {
-    std::filesystem::remove_all(folder_);
+  // Tests run at the same time, each in a process.
+  StepTraceTest()
+      : folder_(std::filesystem::path(::testing::TempDir()) / ("step_trace_test_" + std::to_string(::getpid()))) {
     std::filesystem::create_directories(folder_);
   }
   ~StepTraceTest() override { std::filesystem::remove_all(folder_); }
