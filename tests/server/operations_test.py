@@ -140,7 +140,8 @@ class Goals(unittest.TestCase):
             path.write_text("of an earlier server")
             server = Server("--trace-steps", path, "--target-ttft", 0.5)
             self.assertEqual(len(path.read_text().splitlines()), 1)
-            self.assertEqual(server.post("/v1/completions", {"prompt": "One " * 300, "max_tokens": 20}).status, 200)
+            body = {"prompt": "One " * 300, "max_tokens": 20, "ignore_eos": True}
+            self.assertEqual(server.post("/v1/completions", body).status, 200)
             self.assertEqual(server.stop(), 0)
             self.assertEqual(path.stat().st_mode & 0o77, 0)
             head, *steps = [line.split() for line in path.read_text().splitlines()]
