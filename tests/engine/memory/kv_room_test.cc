@@ -10,6 +10,7 @@
 #include "engine/memory/host_experts.h"
 #include "engine/memory/memory_plan.h"
 #include "kv/sequence_cache.h"
+#include "support/cpu_backed_device.h"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4::test {
@@ -19,7 +20,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 // A GPU of which only the free memory exists. Allocations take host memory. The system provides it when it is touched,
 // so the weights cost none.
-class CountedGpu : public Device {
+class CountedGpu : public CpuBackedDevice {
  public:
   explicit CountedGpu(int64_t bytes) : free(bytes) {}
   int64_t free;
@@ -33,29 +34,13 @@ class CountedGpu : public Device {
     const int64_t taken = bytes < kMiB ? bytes : CeilDiv(bytes, 2 * kMiB) * 2 * kMiB;
     if (taken > free) return nullptr;
     free -= taken;
-    return cpu_->Allocate(bytes);
+    return CpuBackedDevice::Allocate(bytes);
   }
-  void Free(void* p) override { cpu_->Free(p); }
-  void* AllocateStaging(int64_t bytes) override { return cpu_->AllocateStaging(bytes); }
-  void FreeStaging(void* p) override { cpu_->FreeStaging(p); }
-  void Upload(void* dst, const void* src, int64_t bytes) override { cpu_->Upload(dst, src, bytes); }
-  void Download(void* dst, const void* src, int64_t bytes) override { cpu_->Download(dst, src, bytes); }
-  void DownloadLater(void* dst, const void* src, int64_t bytes) override { cpu_->DownloadLater(dst, src, bytes); }
-  void CopyWithin(void* dst, const void* src, int64_t bytes) override { cpu_->CopyWithin(dst, src, bytes); }
+  // Touching the memory would take it.
   void CopyColumns(void*, const void*, int64_t, int64_t, int64_t) override {}
   void Clear(void*, int64_t) override {}
-  Status Synchronize() override { return {}; }
-  Status status() const override { return {}; }
-  void Fail(const std::string&) override {}
-  int64_t Mark() override { return 0; }
-  Status Wait(int64_t) override { return {}; }
-  bool Reached(int64_t) override { return true; }
-  std::unique_ptr<Recording> Record(const std::function<void()>&) override { return nullptr; }
   Result<double> MeasureReadRate(ThreadPool*) override { return 0.0; }
   ExecContext Context(ThreadPool*, bool) override { return {}; }
-
- private:
-  std::unique_ptr<Device> cpu_ = std::move(Device::Open("cpu")).value();
 };
 
 // Flash with cast experts: more than an H200 holds.
