@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "dsv4/engine.h"
+
 namespace dsv4::server {
 
 namespace {
 
-constexpr int64_t kAsRows = 128, kShortPrompt = 1024;  // tokens of a prompt: the engine's regimes
-constexpr size_t kMaxPrefills = 8;                     // prompts of a step that do not end in it
+constexpr int64_t kShortPrompt = 1024;  // tokens of a prompt: kMediumPrompt of engine/setup/regimes.h
+constexpr size_t kMaxPrefills = 8;      // prompts of a step that do not end in it
 // Tokens with which a prompt joins others, or a part of the step's tokens if that is less: more of them if it is the
 // first of its regime, because each regime is a pass of its own.
 constexpr int64_t kJoinLong = 512, kJoinShort = 256, kJoinPart = 4, kJoinPartFirst = 2;
@@ -42,12 +44,7 @@ StepShape Fill(std::span<const PromptState> prompts, const StepLimits& limits, i
     (*takes)[i] = take;
     left = std::max<int64_t>(left - take, 0);
     if (p.all_rows) all_rows -= take;
-    if (!p.regime) {
-      step.rows += take;
-    } else {
-      step.of(*p.regime).tokens += take;
-      step.of(*p.regime).sequences += 1;
-    }
+    step.AddPrompt(p.regime, take);
   }
   return step;
 }
@@ -72,7 +69,7 @@ PromptPlan PlanPrompts(std::span<const PromptState> prompts, const StepLimits& l
 }
 
 std::optional<PromptRegime> RegimeOf(int64_t computed) {
-  if (computed <= kAsRows) return std::nullopt;
+  if (computed <= kMaxDecodeRows) return std::nullopt;
   return computed <= kShortPrompt ? PromptRegime::kShort : PromptRegime::kLong;
 }
 

@@ -53,10 +53,10 @@ struct SchedulerOptions {
   std::chrono::milliseconds count_experts_every = ExpertWatch::kWriteEvery;  // so often it is written
   std::string trace_steps = {};  // file for a line per step (StepTrace); empty: none
   StepClock::NowFn now = {};     // the time, for tests; empty: the steady clock
-  bool restart_device = true;    // after its failure it is opened anew; else on_fatal at once
+  bool restart_device = true;    // open a failed device again; false: on_fatal at once
   // By the engine's thread; may be empty.
   std::function<void(const std::string&)> on_warning = {};  // one line
-  // it failed, and why; it was opened anew, and ""
+  // the device failed, and why; or it was opened again, and ""
   std::function<void(const char* event, const std::string& what)> on_device = {};
   std::function<void(const Status&)> on_fatal = {};  // there is no device any more: every request fails from now on
 };

@@ -314,7 +314,7 @@ void Scheduler::OrderPrompts(std::vector<Sequence*>& prompts) const {
   OrderByRequest(prompts);
 }
 
-// Of a prompt in the batch, since its request arrived.
+// Returns the longest time that a prompt without a first token has waited since its request arrived, in seconds.
 double Scheduler::LongestWait(std::span<Sequence* const> prompts) const {
   const auto now = clock_.Now();
   double longest = 0;

@@ -19,15 +19,6 @@ constexpr double kLongHost = 0.02;  // seconds of host work in nine of ten steps
 // a round of drafts, for how much of them grammars allow.
 constexpr std::chrono::milliseconds kRoundWait{5};
 
-void AddTokens(std::optional<PromptRegime> regime, int64_t tokens, StepShape* shape) {
-  if (!regime) {
-    shape->rows += tokens;
-    return;
-  }
-  shape->of(*regime).tokens += tokens;
-  shape->of(*regime).sequences += 1;
-}
-
 }  // namespace
 
 Status Scheduler::RunItems(std::span<Sequence* const> batch) {
@@ -44,7 +35,7 @@ Status Scheduler::RunItems(std::span<Sequence* const> batch) {
                      .prompt_tokens = s->num_read() < s->prompt_end() ? static_cast<int64_t>(s->computes) : 0});
   }
   StepShape shape;
-  for (const Sequence* s : batch) AddTokens(s->regime(), static_cast<int64_t>(s->take), &shape);
+  for (const Sequence* s : batch) shape.AddPrompt(s->regime(), static_cast<int64_t>(s->take));
   step_begin_ns_ = NowNs();
   const StepWork before = clock_.Switch(StepWork::kPass);
   const Status status = engine_.Step(items);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dsv4/engine.h"
+
 namespace dsv4::server {
 
 namespace {
@@ -20,7 +22,6 @@ constexpr double kMostDistance = 1.5;
 constexpr double kSequences = 4;    // further sequences that weigh as much as a table's value
 constexpr double kLeastPart = 0.1;  // of a step's time that is its prompts', whatever the rows should take
 constexpr double kLeastSeconds = 1e-9;
-constexpr int64_t kOnePass = 128;  // rows
 
 }  // namespace
 
@@ -30,6 +31,15 @@ void StepShape::Add(const StepShape& other) {
     prompts[i].tokens += other.prompts[i].tokens;
     prompts[i].sequences += other.prompts[i].sequences;
   }
+}
+
+void StepShape::AddPrompt(std::optional<PromptRegime> regime, int64_t tokens) {
+  if (!regime) {
+    rows += tokens;
+    return;
+  }
+  of(*regime).tokens += tokens;
+  of(*regime).sequences += 1;
 }
 
 // ---- TimeTable
@@ -228,7 +238,7 @@ void StepTimes::Add(const StepShape& step, double seconds) {
 }
 
 bool StepTimes::MayTry(const StepShape& step) const {
-  if (step.rows > std::max(rows_.most_tokens(), kOnePass)) return false;
+  if (step.rows > std::max(rows_.most_tokens(), kMaxDecodeRows)) return false;
   for (size_t i = 0; i < prompts_.size(); ++i) {
     if (step.prompts[i].tokens > prompts_[i].most_tokens()) return false;
   }

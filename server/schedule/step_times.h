@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace dsv4::server {
 
@@ -23,6 +24,8 @@ struct StepShape {
   Prompts& of(PromptRegime regime) { return prompts[static_cast<size_t>(regime)]; }
   const Prompts& of(PromptRegime regime) const { return prompts[static_cast<size_t>(regime)]; }
   void Add(const StepShape& other);
+  // Adds tokens of one prompt. No regime: the engine computes them as decode rows.
+  void AddPrompt(std::optional<PromptRegime> regime, int64_t tokens);
   bool empty() const { return rows == 0 && prompts[0].tokens == 0 && prompts[1].tokens == 0; }
 };
 

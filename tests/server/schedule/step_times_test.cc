@@ -281,7 +281,7 @@ TEST(StepTimes, StrangeValues) {
 
 // steps_h200.txt: steps of a server under load, recorded on a GPU.
 TEST(StepTimes, KnowsTheStepsOfAServerUnderLoad) {
-  std::ifstream file("tests/server/schedule/steps_h200.txt");
+  std::ifstream file("tests/server/schedule/data/steps_h200.txt");
   ASSERT_TRUE(file.is_open());
   StepTimes times;
   std::vector<double> errors;
